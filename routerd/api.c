@@ -244,7 +244,7 @@ static int parse_fields(const struct api_env *env, const json_t *o, int64_t now,
         return api_fail(e, "max_tokens", NULL,
                         "'max_tokens' may be 0 only together with 'echo' or 'prompt_logprobs'.");
     TRY(p->kind == API_CHAT ? prompt_from_messages(env, o, now, p, e)
-                            : prompt_from_completion(env, o, p, e));
+                            : prompt_from_texts(env, o, "prompt", p, e));
     if ((uint64_t)p->n_prompts * p->paths > API_CHOICES_MAX)
         return api_fail(e, "n", NULL, "At most %d choices can be computed at once; these are %llu.",
                         API_CHOICES_MAX, (unsigned long long)p->n_prompts * p->paths);
@@ -276,7 +276,7 @@ static int parse_response(const struct api_env *env, const json_t *o, int64_t no
     if (rc == STATUS_OK && p->paths != 1)
         rc = api_fail(e, "n", "unsupported_value", "A response has one answer.");
     if (rc != STATUS_OK)
-        responses_rename(e);
+        responses_rename(o, e);
     return rc;
 }
 

@@ -128,29 +128,20 @@ static int take_word(const json_t *o, const char *name, const char *first, const
     return STATUS_OK;
 }
 
-/* "input" has the forms of a completion's "prompt". */
 static int take_inputs(const struct api_env *env, const json_t *o, struct api_params *p,
                        struct api_error *e)
 {
-    json_t *prompt = json_pack("{s:O?}", "prompt", json_object_get(o, "input"));
-    if (!prompt)
-        return STATUS_NOMEM;
-    int rc = prompt_from_completion(env, prompt, p, e);
-    json_decref(prompt);
-    for (uint32_t i = 0; i < p->n_prompts && rc == STATUS_OK; i++) {
+    TRY(prompt_from_texts(env, o, "input", p, e));
+    for (uint32_t i = 0; i < p->n_prompts; i++) {
         size_t n = p->prompts[i].tokens.n;
         if (n == 0)
-            rc = api_fail(e, NULL, NULL, "input[%u] is empty.", i);
-        else if (n >= env->context)
-            rc = api_fail(e, NULL, "context_length_exceeded",
-                          "This model's maximum context length is %u tokens; input[%u] has %zu.",
-                          env->context, i, n);
+            return api_fail(e, "input", NULL, "input[%u] is empty.", i);
+        if (n >= env->context)
+            return api_fail(e, "input", "context_length_exceeded",
+                            "This model's maximum context length is %u tokens; input[%u] has %zu.",
+                            env->context, i, n);
     }
-    if (rc == STATUS_INVALID) {
-        struct api_error inner = *e;
-        api_fail(e, "input", inner.code, "'input': %.450s", inner.message);
-    }
-    return rc;
+    return STATUS_OK;
 }
 
 static int read_body(struct embeddings *s, const json_t *o)

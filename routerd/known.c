@@ -131,8 +131,7 @@ static const struct known {
 };
 #define TABLE_N (sizeof table / sizeof table[0])
 
-/* Is the string one of the words? */
-static bool listed(const json_t *v, const char *words)
+bool known_word(const json_t *v, const char *words)
 {
     const char *s = json_string_value(v);
     size_t n = s ? strlen(s) : 0;
@@ -151,7 +150,7 @@ static bool all_listed(const json_t *v, const char *words)
         return false;
     json_array_foreach(v, i, one)
     {
-        if (!listed(one, words))
+        if (!known_word(one, words))
             return false;
     }
     return true;
@@ -164,7 +163,7 @@ static bool says_nothing(const json_t *v, const char *allowed)
            ((json_is_array(v) || json_is_object(v)) &&
             json_array_size(v) + json_object_size(v) == 0) ||
            (json_is_number(v) && json_number_value(v) == (allowed && *allowed == '1' ? 1 : 0)) ||
-           listed(v, allowed);
+           known_word(v, allowed);
 }
 
 static int check(const struct known *k, const json_t *v, struct api_error *e)
@@ -183,7 +182,7 @@ static int check(const struct known *k, const json_t *v, struct api_error *e)
         return json_is_object(v) ? STATUS_OK
                                  : api_fail(e, k->name, NULL, "'%s' must be an object.", k->name);
     case WORD:
-        return listed(v, k->allowed)
+        return known_word(v, k->allowed)
                    ? STATUS_OK
                    : api_fail(e, k->name, NULL, "'%s' must be one of: %s.", k->name, k->allowed);
     case TEXTS:

@@ -12,4 +12,7 @@ int known_check(const json_t *request, enum known_kind kind, struct api_error *e
 /* Number of members that are neither understood nor known; the first one's name goes to `name`. */
 uint32_t known_unknown(const json_t *request, enum known_kind kind, char *name, size_t size);
 
+/* Whether the value is a string, and one of the words, which are separated by one blank each. */
+bool known_word(const json_t *v, const char *words);
+
 #endif

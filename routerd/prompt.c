@@ -298,7 +298,7 @@ static int prompt_text(const struct api_env *env, const json_t *s, bool bos, boo
     return STATUS_OK;
 }
 
-static int prompt_ids(const struct api_env *env, const json_t *ids, bool echo,
+static int prompt_ids(const struct api_env *env, const json_t *ids, const char *name, bool echo,
                       struct api_prompt *out, struct api_error *e)
 {
     size_t n = json_array_size(ids), i;
@@ -310,12 +310,11 @@ static int prompt_ids(const struct api_env *env, const json_t *ids, bool echo,
     json_array_foreach(ids, i, v)
     {
         if (!json_is_integer(v))
-            return api_fail(e, "prompt", NULL, "prompt[%zu] must be a token id.", i);
+            return api_fail(e, name, NULL, "%s[%zu] must be a token id.", name, i);
         json_int_t id = json_integer_value(v);
         if (id < 0 || id >= env->vocab)
-            return api_fail(e, "prompt", NULL,
-                            "prompt[%zu] is %lld; token ids of this model are 0 to %u.", i,
-                            (long long)id, env->vocab - 1);
+            return api_fail(e, name, NULL, "%s[%zu] is %lld; token ids of this model are 0 to %u.",
+                            name, i, (long long)id, env->vocab - 1);
         out->tokens.ids[out->tokens.n++] = (int32_t)id;
     }
     if (echo) {
@@ -331,10 +330,10 @@ static int prompt_ids(const struct api_env *env, const json_t *ids, bool echo,
     return STATUS_OK;
 }
 
-int prompt_from_completion(const struct api_env *env, const json_t *o, struct api_params *p,
-                           struct api_error *e)
+int prompt_from_texts(const struct api_env *env, const json_t *o, const char *name,
+                      struct api_params *p, struct api_error *e)
 {
-    const json_t *v = field_get(o, "prompt");
+    const json_t *v = field_get(o, name);
     const json_t *first = json_array_get(v, 0);
     bool many = json_is_string(first) || json_is_array(first);
     size_t n = many ? json_array_size(v) : 1;
@@ -342,13 +341,12 @@ int prompt_from_completion(const struct api_env *env, const json_t *o, struct ap
     TRY(field_bool(o, "add_special_tokens", &bos, e));
     bos = bos && tokenizer_add_bos(env->tokenizer);
     if (!json_is_string(v) && !json_is_array(v))
-        return api_fail(
-            e, "prompt", NULL,
-            "'prompt' must be a string, an array of strings, an array of token ids, or an "
-            "array of such arrays.");
+        return api_fail(e, name, NULL,
+                        "'%s' must be a string, an array of strings, an array of token ids, or an "
+                        "array of such arrays.",
+                        name);
     if (n > API_PROMPTS_MAX)
-        return api_fail(e, "prompt", NULL, "'prompt' may hold at most %d prompts.",
-                        API_PROMPTS_MAX);
+        return api_fail(e, name, NULL, "'%s' may hold at most %d texts.", name, API_PROMPTS_MAX);
     p->prompts = mem_array(n, sizeof *p->prompts);
     if (!p->prompts)
         return STATUS_NOMEM;
@@ -358,10 +356,9 @@ int prompt_from_completion(const struct api_env *env, const json_t *o, struct ap
         if (json_is_string(one))
             TRY(prompt_text(env, one, bos, p->echo, &p->prompts[i]));
         else if (json_is_array(one))
-            TRY(prompt_ids(env, one, p->echo, &p->prompts[i], e));
+            TRY(prompt_ids(env, one, name, p->echo, &p->prompts[i], e));
         else
-            return api_fail(e, "prompt", NULL, "prompt[%zu] must be a string or an array of ids.",
-                            i);
+            return api_fail(e, name, NULL, "%s[%zu] must be a string or an array of ids.", name, i);
     }
     return STATUS_OK;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/base/buf.h"
+#include "routerd/known.h"
 
 #define METADATA_MAX 16
 
@@ -334,23 +335,37 @@ static int refuse_unsupported(const json_t *o, struct api_error *e)
     return STATUS_OK;
 }
 
-/* Fields that change nothing here, but may be wrong. */
-static int check_others(const json_t *o, struct api_error *e)
+/* What OpenAI's API can add to a response. Log probabilities are all there is to add here: the
+ * others are parts of items that need tools, inputs or a store that are refused, and no thinking is
+ * hidden here so that it would have to be encrypted. */
+static int check_include(const json_t *include, struct api_error *e)
 {
-    const json_t *metadata = field_get(o, "metadata"), *include = field_get(o, "include"), *v;
-    const char *key;
-    bool store = false;
-    int64_t calls = 0;
+    static const char words[] =
+        "message.output_text.logprobs reasoning.encrypted_content file_search_call.results "
+        "web_search_call.results web_search_call.action.sources message.input_image.image_url "
+        "computer_call_output.output.image_url code_interpreter_call.outputs";
+    const json_t *v;
     size_t i;
-    TRY(field_bool(o, "store", &store, e));
-    TRY(field_int(o, "max_tool_calls", 1, INT64_MAX, &calls, e));
     if (include && !json_is_array(include))
         return api_fail(e, "include", NULL, "'include' must be an array.");
     json_array_foreach(include, i, v)
     {
-        if (!json_is_string(v))
-            return api_fail(e, "include", NULL, "include[%zu] must be a string.", i);
+        if (!known_word(v, words))
+            return api_fail(e, "include", NULL, "include[%zu] must be one of: %s.", i, words);
     }
+    return STATUS_OK;
+}
+
+/* Fields that change nothing here, but may be wrong. */
+static int check_others(const json_t *o, struct api_error *e)
+{
+    const json_t *metadata = field_get(o, "metadata"), *v;
+    const char *key;
+    bool store = false;
+    int64_t calls = 0;
+    TRY(field_bool(o, "store", &store, e));
+    TRY(field_int(o, "max_tool_calls", 1, INT64_MAX, &calls, e));
+    TRY(check_include(field_get(o, "include"), e));
     if (metadata && (!json_is_object(metadata) || json_object_size(metadata) > METADATA_MAX))
         return api_fail(e, "metadata", NULL, "'metadata' must be an object of at most %d strings.",
                         METADATA_MAX);
@@ -362,16 +377,19 @@ static int check_others(const json_t *o, struct api_error *e)
     return STATUS_OK;
 }
 
-static int take_format(const json_t *o, json_t *chat, struct api_error *e)
+static int take_text(const json_t *o, json_t *chat, struct api_error *e)
 {
     const json_t *text = field_get(o, "text"), *format = field_get(text, "format");
+    const json_t *verbosity = field_get(text, "verbosity");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (text && !json_is_object(text))
         return api_fail(e, "text", NULL, "'text' must be an object.");
+    if (verbosity && json_object_set(chat, "verbosity", (json_t *)verbosity) != 0)
+        return STATUS_NOMEM;
     if (!format)
         return STATUS_OK;
     if (!type)
-        return api_fail(e, "text", NULL, "'text.format' must be an object with a 'type'.");
+        return api_fail(e, "text.format", NULL, "'text.format' must be an object with a 'type'.");
     if (strcmp(type, "json_schema") != 0)
         return json_object_set(chat, "response_format", (json_t *)format) == 0 ? STATUS_OK
                                                                                : STATUS_NOMEM;
@@ -492,7 +510,7 @@ int responses_translate(const json_t *o, json_t **out, char **echo, struct api_e
     if (rc == STATUS_OK)
         rc = take_tools(o, chat, e);
     if (rc == STATUS_OK)
-        rc = take_format(o, chat, e);
+        rc = take_text(o, chat, e);
     if (rc == STATUS_OK)
         rc = take_length(o, chat, e);
     if (rc == STATUS_OK)
@@ -507,15 +525,31 @@ int responses_translate(const json_t *o, json_t **out, char **echo, struct api_e
     return STATUS_OK;
 }
 
-void responses_rename(struct api_error *e)
+/* A refusal that begins with the name, in quotes, begins with the other one. */
+static void rename_text(struct api_error *e, const char *name, const char *other)
 {
-    static const char *const names[][2] = {{"messages", "input"},
-                                           {"max_completion_tokens", "max_output_tokens"},
-                                           {"max_tokens", "max_output_tokens"},
-                                           {"response_format", "text"},
-                                           {"reasoning_effort", "reasoning"}};
-    for (size_t i = 0; e->param && i < sizeof names / sizeof *names; i++) {
-        if (strcmp(e->param, names[i][0]) == 0)
+    struct api_error old = *e;
+    size_t n = strlen(name);
+    if (old.message[0] == '\'' && strncmp(old.message + 1, name, n) == 0 &&
+        old.message[n + 1] == '\'')
+        snprintf(e->message, sizeof e->message, "'%s%.400s", other, old.message + n + 1);
+}
+
+void responses_rename(const json_t *request, struct api_error *e)
+{
+    static const char *const names[][3] = {
+        /* of chat, here, and where the former came from */
+        {"messages", "input", "messages"},
+        {"verbosity", "text.verbosity", "verbosity"},
+        {"response_format", "text.format", "response_format"},
+        {"response_format.json_schema.name", "text.format.name", "response_format"},
+        {"response_format.json_schema.strict", "text.format.strict", "response_format"},
+        {"response_format.json_schema.schema", "text.format.schema", "response_format"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (field_get(request, names[i][2])) /* the client's own word */
+            continue;
+        if (e->param && strcmp(e->param, names[i][0]) == 0)
             e->param = names[i][1];
+        rename_text(e, names[i][0], names[i][1]);
     }
 }

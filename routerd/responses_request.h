@@ -9,6 +9,6 @@
 int responses_translate(const json_t *request, json_t **chat, char **echo,
                         struct api_error *e) WARN_UNUSED;
 /* What the reading of that chat request had to say, in the words of the Responses API. */
-void responses_rename(struct api_error *e);
+void responses_rename(const json_t *request, struct api_error *e);
 
 #endif

@@ -151,7 +151,9 @@ static int parse_format(const json_t *o, struct structured *s, const char **para
     if (title && !json_is_string(title))
         return api_fail(e, "response_format.json_schema.name", NULL,
                         "'response_format.json_schema.name' must be a string.");
-    TRY(field_bool(v, "strict", &strict, e)); /* either way the schema is kept to */
+    if (field_bool(v, "strict", &strict, e) != STATUS_OK) /* either way the schema is kept to */
+        return api_fail(e, "response_format.json_schema.strict", NULL,
+                        "'response_format.json_schema.strict' must be true or false.");
     if (!field_get(v, "schema"))
         return api_fail(e, *param, NULL, "'%s' is missing.", *param);
     return set_schema(s, field_get(v, "schema"), false, *param, e);

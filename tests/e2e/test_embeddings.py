@@ -103,10 +103,13 @@ def test_setting(tmp_path):
     ({}, "input"), ({"input": ""}, "input"), ({"input": []}, "input"), ({"input": [[]]}, "input"), ({"input": [307]}, "input"),
     ({"input": 5}, "input"), ({"input": ["a"] * 129}, "input"), ({"input": [5] * 3000}, "input"), ({"input": "a", "dimensions": 5}, "dimensions"),
     ({"input": "a", "encoding_format": "int8"}, "encoding_format"), ({"input": "a", "pooling": "cls"}, "pooling"),
-    ({"input": "a", "user": 5}, "user"), ({"input": "a", "model": "no"}, "model"), ([], None), (b"{", None)])
+    ({"input": "a", "user": 5}, "user"), ({"input": ["a", 5]}, "input"), ({"input": [5, "a"]}, "input"),
+    ({"input": "a", "add_special_tokens": 5}, "add_special_tokens"), ({"input": "a", "model": "no"}, "model"), ([], None), (b"{", None)])
 def test_refusals(tiny, body, param):
     s, r = tiny.post("/v1/embeddings", body)
     assert s == (404 if param == "model" else 400) and r["error"]["param"] == param and r["error"]["message"], r
+    if param == "input":  # in the words of the request, not in those of completions
+        assert "input" in r["error"]["message"] and "prompt" not in r["error"]["message"], r
 
 
 def test_prefill_worker_dies(tiny):

@@ -210,6 +210,58 @@ END_TEST
 
 /* Fields that say nothing, or have no effect here, are accepted; only names that nobody knows are
  * counted. */
+/* Refusals use the words of the request, also where it is read as another one. */
+START_TEST(api_parse_names_the_field)
+{
+    static const struct {
+        enum api_kind kind;
+        const char *body, *param, *text;
+    } cases[] = {
+        {API_RESPONSES, "'text':{'format':{'type':'xml'}}", "text.format",
+         "'text.format' has the unknown type 'xml'; it may be 'text', "},
+        {API_RESPONSES, "'text':{'format':'json'}", "text.format", "'text.format' must be "},
+        {API_RESPONSES, "'text':{'format':{'type':'json_schema','name':'n'}}", "text.format.schema",
+         "'text.format.schema' is missing."},
+        {API_RESPONSES,
+         "'text':{'format':{'type':'json_schema','name':'n','schema':{'type':'strin'}}}",
+         "text.format.schema", "'text.format.schema' cannot be used: "},
+        {API_RESPONSES, "'text':{'format':{'type':'json_schema','name':1,'schema':{}}}",
+         "text.format.name", "'text.format.name' must be "},
+        {API_RESPONSES,
+         "'text':{'format':{'type':'json_schema','name':'n','schema':{},'strict':1}}",
+         "text.format.strict", "'text.format.strict' must be "},
+        {API_RESPONSES, "'text':{'format':{'type':'json_object'}},'guided_regex':'a'",
+         "guided_regex", "'text.format' and 'guided_regex' exclude each other."},
+        {API_RESPONSES, "'text':{'verbosity':'shrill'}", "text.verbosity",
+         "'text.verbosity' must be one of: "},
+        {API_RESPONSES, "'verbosity':'shrill'", "verbosity", "'verbosity' must be one of: "},
+        {API_RESPONSES, "'response_format':{'type':'xml'}", "response_format",
+         "'response_format' has the unknown type 'xml'"},
+        {API_RESPONSES, "'include':['reasoning.encrypted_content','x']", "include",
+         "include[1] must be one of: message.output_text.logprobs "},
+        {API_CHAT,
+         "'response_format':{'type':'json_schema','json_schema':{'schema':{},'strict':1}}",
+         "response_format.json_schema.strict", "'response_format.json_schema.strict' must be "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct api_params p;
+        struct api_error e;
+        char body[400];
+        snprintf(body, sizeof body, "{%s,%s}",
+                 cases[i].kind == API_CHAT ? "'messages':[{'role':'user','content':'hi'}]"
+                                           : "'input':'hi'",
+                 cases[i].body);
+        for (char *c = body; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        ck_assert_int_eq(api_parse(&env, cases[i].kind, body, strlen(body), 0, &p, &e),
+                         STATUS_INVALID);
+        ck_assert_str_eq(e.param, cases[i].param);
+        ck_assert_msg(strncmp(e.message, cases[i].text, strlen(cases[i].text)) == 0, "%s",
+                      e.message);
+    }
+}
+END_TEST
+
 START_TEST(api_parse_accepts_what_has_no_effect)
 {
     struct api_params p;
@@ -579,6 +631,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, api_parse_refuses, 0, sizeof bad / sizeof bad[0]);
     tcase_add_loop_test(t, api_parse_refuses_completions, 0,
                         sizeof bad_completions / sizeof bad_completions[0]);
+    tcase_add_test(t, api_parse_names_the_field);
     tcase_add_test(t, api_parse_accepts_what_has_no_effect);
     tcase_add_test(t, api_parse_paths);
     tcase_add_test(t, api_parse_truncates);

@@ -71,7 +71,7 @@ static const struct {
      "{'response_format': {'type': 'json_schema', 'json_schema': {'name': 'n', 'strict': true, "
      "'schema': {'type': 'object'}}}}"},
     {"{'input': 'x', 'text': {'format': {'type': 'json_object'}, 'verbosity': 'low'}}",
-     "{'response_format': {'type': 'json_object'}}"},
+     "{'response_format': {'type': 'json_object'}, 'verbosity': 'low'}"},
     {"{'input': 'x', 'max_output_tokens': 20, 'reasoning': {'effort': 'low', 'summary': 'auto'}, "
      "'store': true, 'truncation': 'disabled', 'background': false, 'metadata': {'a': 'b'}, "
      "'include': "
@@ -81,6 +81,11 @@ static const struct {
      "true}"},
     {"{'input': 'x', 'include': ['message.output_text.logprobs'], 'top_logprobs': 2}",
      "{'logprobs': true, 'top_logprobs': 2}"},
+    {"{'input': 'x', 'include': ['file_search_call.results', 'web_search_call.results', "
+     "'web_search_call.action.sources', 'message.input_image.image_url', "
+     "'computer_call_output.output.image_url', 'code_interpreter_call.outputs', "
+     "'reasoning.encrypted_content', 'message.output_text.logprobs']}",
+     "{'logprobs': true}"},
 };
 
 /* JSON with ' for ". */
@@ -161,10 +166,12 @@ static const struct {
     {"{'input': 'x', 'metadata': {'a': 1}}", "metadata"},
     {"{'input': 'x', 'include': 'a'}", "include"},
     {"{'input': 'x', 'include': [1]}", "include"},
+    {"{'input': 'x', 'include': ['message.output_text']}", "include"},
+    {"{'input': 'x', 'include': ['message.output_text.logprobs', 'all']}", "include"},
     {"{'input': 'x', 'max_output_tokens': 0}", "max_output_tokens"},
     {"{'input': 'x', 'top_logprobs': 21}", "top_logprobs"},
     {"{'input': 'x', 'text': 'json'}", "text"},
-    {"{'input': 'x', 'text': {'format': 'json'}}", "text"},
+    {"{'input': 'x', 'text': {'format': 'json'}}", "text.format"},
     {"{'input': 'x', 'tools': {}}", "tools"},
     {"{'input': 'x', 'tools': [5]}", "tools"},
     {"{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools"},
