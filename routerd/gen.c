@@ -122,14 +122,19 @@ static void gen_set_state(struct gen *g, enum gen_state to, uint64_t now)
     g->since_ms = now;
 }
 
-struct log_about gen_about(const struct gen *g)
+struct log_about gen_about_attempt(const struct gen *g, uint32_t attempt)
 {
     static char ring[4][64];
     static unsigned next;
     char *seq = ring[next++ % 4];
     snprintf(seq, sizeof ring[0], "%08x#%" PRIu64 ".%u.%u", (unsigned)(g->job.request.router >> 32),
-             g->counter, g->attempt, g->job.choice);
+             g->counter, attempt, g->job.choice);
     return (struct log_about){seq, (const char *)g->job.trace.p};
+}
+
+struct log_about gen_about(const struct gen *g)
+{
+    return gen_about_attempt(g, g->attempt);
 }
 
 static bool at_work(const struct gen *g)

@@ -142,6 +142,8 @@ void gen_follow(struct gen *g, const struct gen *other);
 void gen_fini(struct gen *g);
 /* For log lines about it; in a static ring of buffers. */
 struct log_about gen_about(const struct gen *g);
+/* The same under another attempt's name, for what is sent about one that is to come. */
+struct log_about gen_about_attempt(const struct gen *g, uint32_t attempt);
 
 /* WAITING or PARKED: finds workers if it is time and there are some; the view then counts what it
  * was given. It may also end, when it has waited too long or can never be placed. budget may be

@@ -161,8 +161,8 @@ static int send_attempt(struct entry *e, const struct gen_action *a)
         m.prefill.decode = target_of(r, g, a, d);
         p->sent_since_beat++;
     }
-    log_debug_about(gen_about(g), "request %" PRIu64 ".%u: %s to %s for %s", g->counter, a->attempt,
-                    proto_type_name(m.type), p->name, d->name);
+    log_debug_about(gen_about_attempt(g, a->attempt), "request %" PRIu64 ".%u: %s to %s for %s",
+                    g->counter, a->attempt, proto_type_name(m.type), p->name, d->name);
     return link_send(p->link, &m);
 }
 

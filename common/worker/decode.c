@@ -19,10 +19,10 @@ static void refuse(struct worker *w, uint64_t to, const struct seq_key *k, enum 
                                      .instance = w->instance,
                                      .reason = reason,
                                      .detail = {detail, strlen(detail)}}};
-    log_info_about(seq_about(k), "%s refused: %s %s", seq_text(k), proto_reason_name(reason),
+    log_info_about(worker_about(w, k), "%s refused: %s %s", seq_text(k), proto_reason_name(reason),
                    detail);
     if (p && !peer_send(p, &m))
-        log_debug_about(seq_about(k), "%s: REFUSE not sent", seq_text(k));
+        log_debug_about(worker_about(w, k), "%s: REFUSE not sent", seq_text(k));
 }
 
 void decode_end(struct worker *w, struct ticket *k)

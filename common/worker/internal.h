@@ -166,6 +166,9 @@ int links_open(struct worker *w, char *err, size_t errlen) WARN_UNUSED;
 void links_close(struct worker *w);
 struct router *router_find(struct worker *w, uint64_t instance);
 bool router_is_up(struct worker *w, uint64_t instance);
+/* For log lines about a sequence of which only the name is at hand: with the request's id when a
+ * job or a ticket here has it. A ticket does from HANDOFF on; RESERVE does not carry it. */
+struct log_about worker_about(struct worker *w, const struct seq_key *k);
 /* Tells the attempt's router that it cannot go on here; noted when the link is down. */
 void router_lost(struct worker *w, const struct seq_key *k, enum proto_reason reason, bool parked,
                  const char *detail);
@@ -188,6 +191,7 @@ void peer_idle(struct peer *p);                            /* one ended */
 void peers_tick(struct worker *w, uint64_t now);
 
 /* prefill.c: jobs */
+struct job *prefill_find(struct worker *w, const struct seq_key *k); /* NULL: ended, or none */
 void prefill_accept(struct worker *w, struct router *r, const struct proto_prefill *m);
 void prefill_redirect(struct worker *w, struct router *r, const struct proto_redirect *m);
 void prefill_cancel(struct worker *w, uint64_t router, uint64_t counter, uint32_t attempt);

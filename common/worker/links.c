@@ -48,11 +48,18 @@ static void send_lost(struct router *r, const struct seq_key *k, enum proto_reas
     router_send(r, &m);
 }
 
+struct log_about worker_about(struct worker *w, const struct seq_key *k)
+{
+    const struct job *j = prefill_find(w, k);
+    const struct ticket *t = j ? NULL : ticket_by_key(&w->tickets, k);
+    return j ? job_about(j) : t ? ticket_about(t) : seq_about(k);
+}
+
 void router_lost(struct worker *w, const struct seq_key *k, enum proto_reason reason, bool parked,
                  const char *detail)
 {
     struct router *r = router_find(w, k->router);
-    log_info_about(seq_about(k), "%s cannot go on here: %s%s%s%s", seq_text(k),
+    log_info_about(worker_about(w, k), "%s cannot go on here: %s%s%s%s", seq_text(k),
                    proto_reason_name(reason), *detail ? ": " : "", detail,
                    parked ? " (KV parked)" : "");
     if (!r)

@@ -79,7 +79,7 @@ static void prefix_insert(struct worker *w, const struct job *j)
                      j->blocks);
 }
 
-static struct job *job_find(struct worker *w, const struct seq_key *k)
+struct job *prefill_find(struct worker *w, const struct seq_key *k)
 {
     LIST_FOR (n, &w->jobs) {
         struct job *j = container_of(n, struct job, node);
@@ -125,7 +125,7 @@ void prefill_accept(struct worker *w, struct router *r, const struct proto_prefi
     struct job *j;
     char why[128] = "";
     key.router = r->instance;
-    if (job_find(w, &key))
+    if (prefill_find(w, &key))
         return; /* a repetition */
     enum proto_reason bad = refuse_job(w, m, why, sizeof why);
     if (bad == PROTO_REASON_NONE &&
@@ -310,7 +310,7 @@ void prefill_redirect(struct worker *w, struct router *r, const struct proto_red
 
 bool prefill_resume(struct worker *w, const struct seq_key *key)
 {
-    struct job *j = job_find(w, key);
+    struct job *j = prefill_find(w, key);
     if (j && j->state == JOB_PARKED) /* the first LOST may have gone down with the link */
         router_lost(w, key, PROTO_REASON_PEER_LOST, true, "");
     return j != NULL;
@@ -356,7 +356,7 @@ void prefill_peer_lost(struct worker *w, uint64_t instance)
 static void on_grant(struct worker *w, const struct proto_grant *m)
 {
     struct seq_key key = seq_key_of(&m->request, m->choice);
-    struct job *j = job_find(w, &key);
+    struct job *j = prefill_find(w, &key);
     if (!j || !targets(j, m->instance)) { /* too late: the job is gone or goes elsewhere */
         struct peer *p = peer_find(w, m->instance);
         struct proto_msg r = {
@@ -374,7 +374,7 @@ static void on_grant(struct worker *w, const struct proto_grant *m)
         return;
     }
     j->progress_ms = worker_now(w);
-    log_debug_about(seq_about(&key), "job %s: granted, %u blocks held there", seq_text(&key),
+    log_debug_about(job_about(j), "job %s: granted, %u blocks held there", seq_text(&key),
                     m->held_blocks);
     sender_pump(w, j);
     worker_wake(w);
@@ -438,7 +438,7 @@ void prefill_message(struct worker *w, const struct proto_msg *m)
         break;
     case PROTO_WAIT:
         key = seq_key_of(&m->wait.request, m->wait.choice);
-        j = job_find(w, &key);
+        j = prefill_find(w, &key);
         if (j && j->moving) { /* others must not wait behind it: another time, another worker */
             move_lost(w, j, PROTO_REASON_FULL, "there is no room for it now");
         } else if (j && targets(j, m->wait.instance) && j->reservation == JOB_RES_ASKED) {
@@ -448,7 +448,7 @@ void prefill_message(struct worker *w, const struct proto_msg *m)
         break;
     case PROTO_REFUSE:
         key = seq_key_of(&m->refuse.request, m->refuse.choice);
-        j = job_find(w, &key);
+        j = prefill_find(w, &key);
         if (!j || !targets(j, m->refuse.instance))
             break;
         snprintf(detail, sizeof detail, "refused by the decode worker%s%.*s",

@@ -161,7 +161,8 @@ def test_bad_config_refuses_reload(box):
     assert "queue_max" in box.journal("-u", "routerd")
     box.shell(f"sed -i 's|^queue_max =.*|queue_max = 17|; s|^log_level =.*|log_level = debug|' {conf}")
     box.run("systemctl", "reload", "routerd")
-    assert "reload: 2 settings changed" in box.journal("-u", "routerd")
+    # systemctl has sent SIGHUP and does not wait for what comes of it
+    wait_for(lambda: "reload: 2 settings changed" in box.journal("-u", "routerd"), 20)
     box.shell(f"mv {conf}.good {conf}")
     box.run("systemctl", "reload", "routerd")
     assert box.show("routerd", "MainPID") == pid

@@ -278,6 +278,59 @@ def test_log_lines_are_objects(traced):
     assert any("\u00e9" in line["message"] for line in routers)
 
 
+def lines_about(cluster, *daemons, **fields):
+    """Log lines of these daemons whose fields are these; None: there is no such field."""
+    lines = [json.loads(line) for d in daemons for line in cluster.log(d).splitlines()]
+    return [line for line in lines if all(line.get(k) == v for k, v in fields.items())]
+
+
+def test_lines_before_the_hand_over_are_joined_by_seq(traced):
+    """RESERVE does not carry the client's name: a decode worker's lines about a ticket that is reserved have `seq`
+    alone, and a line of the router, and one of the prefill worker, with that `seq` have the name."""
+    decode = ("decoded-1", "decoded-2")
+    traced.arm(*(f"{d}/reserve@1=refuse" for d in decode))
+    ask(traced, "joined")
+    traced.disarm()
+    by_router = {line["seq"] for line in lines_about(traced, "routerd", request_id="joined") if "seq" in line}
+    by_prefill = {line["seq"] for line in lines_about(traced, "prefilld-1", request_id="joined") if "seq" in line}
+    early = [line for seq in by_router for line in lines_about(traced, *decode, seq=seq, request_id=None)]
+    refused, granted = ([line for line in early if word in line["message"]] for word in ("refused: full", ": granted "))
+    assert refused and granted, early
+    assert {line["seq"] for line in refused + granted} <= by_router & by_prefill
+    assert {line["seq"] for line in refused}.isdisjoint(line["seq"] for line in granted), "attempts have names of their own"
+    parked = [line for seq in by_router for line in lines_about(traced, "prefilld-1", seq=seq) if "KV parked" in line["message"]]
+    assert parked and all(line["request_id"] == "joined" for line in parked)
+    late = lines_about(traced, *decode, request_id="joined")
+    assert any(": active, " in line["message"] for line in late), late
+
+
+def test_lines_about_a_move_are_joined_by_seq(traced):
+    """The attempt that a moved sequence has at its new worker is named by the line with which the router asks for the move."""
+    decode = ("decoded-1", "decoded-2")
+
+    def drain(name, method):
+        with urllib.request.urlopen(urllib.request.Request(f"{traced.admin}/admin/workers/{name}/drain", method=method),
+                                    timeout=10 * SLOW) as r:
+            assert r.status == 200
+    traced.arm(*(f"{d}/engine.step@1+1=delay:10" for d in decode))
+    t = threading.Thread(target=ask, args=(traced, "moved"), kwargs={"max_tokens": 200})
+    t.start()
+    try:
+        source = wait_for(lambda: next((d for d in decode if traced.debug(d, "tickets")), None), 20)
+        target = next(d for d in decode if d != source)
+        drain(source, "POST")
+        wait_for(lambda: traced.debug(target, "tickets") and not traced.debug(source, "tickets"), 20)
+    finally:
+        traced.disarm()
+        t.join()
+        drain(source, "DELETE")
+    [asked] = [line for line in lines_about(traced, "routerd", request_id="moved") if f"MOVE to {source} for {target}" in line["message"]]
+    there = lines_about(traced, target, seq=asked["seq"])
+    assert [line for line in there if ": granted " in line["message"] and "request_id" not in line], there
+    assert [line for line in there if ": active, " in line["message"] and line["request_id"] == "moved"], there
+    wait_for(lambda: traced.sum("baton_worker_draining") == 0, 10)
+
+
 def test_the_last_spans_leave_at_the_end(collector):
     """A router that stops sends what waits; one whose collector hangs stops all the same."""
     c = Cluster(model=TINY / "llama", sets=[f"otlp_endpoint=http://127.0.0.1:{collector.port}/v1/traces"]).start()
