@@ -9,8 +9,9 @@
  * decision cannot fail; what is listed no more takes nothing new from this router, its sequences
  * move away as from one that drains, and it is let go when none is left. Other routers may keep it.
  *
- * The router's own view of a worker's load is its last heartbeat plus what was sent since, so that
- * a burst of requests between two heartbeats spreads over the workers instead of piling on one. */
+ * The router's own view of a worker's load is what it has given it now, plus what others had there
+ * at the last heartbeat, so that a burst of requests between two heartbeats spreads over the
+ * workers instead of piling on one. */
 #include "routerd/workers.h"
 
 #include <inttypes.h>
@@ -132,6 +133,7 @@ static void on_up(void *arg, struct link *l)
     w->load = (struct proto_heartbeat){.kv_free = h->kv_blocks, .credits = 1};
     w->progress_at_ms = clock_ms();
     w->sent_since_beat = 0;
+    w->others = 0, w->others_tokens = 0;
     if (!back)
         w->assigned = 0, w->assigned_tokens = 0;
     w->relinking = w->silent = w->stalled = false;
@@ -201,6 +203,9 @@ static void on_heartbeat(void *arg, struct link *l, const struct proto_heartbeat
         }
     }
     w->load = *h;
+    w->others = h->running > w->assigned ? h->running - w->assigned : 0;
+    w->others_tokens =
+        h->queued_tokens > w->assigned_tokens ? h->queued_tokens - w->assigned_tokens : 0;
     w->draining = h->draining;
     w->sent_since_beat = 0;
     w->owner->cb.beat(w->owner->arg, w);
@@ -503,10 +508,10 @@ void workers_view(const struct workers *ws, struct pick_worker *out)
         p->usable = p->alive && takes_work(w);
         p->moves = w->features & PROTO_FEATURE_MOVE;
         p->copies = p->moves && w->features & PROTO_FEATURE_COPY;
-        if (!w->decode) /* other routers use it too */
-            p->queued_tokens = w->load.queued_tokens > w->assigned_tokens ? w->load.queued_tokens
-                                                                          : w->assigned_tokens;
-        p->running = w->load.running > w->assigned ? w->load.running : w->assigned;
+        /* Other routers' as of the last heartbeat; of its own the router knows more than that. */
+        if (!w->decode)
+            p->queued_tokens = w->others_tokens + w->assigned_tokens;
+        p->running = w->others + w->assigned;
         p->credits =
             w->load.credits > w->sent_since_beat ? w->load.credits - w->sent_since_beat : 0;
         p->kv_free = w->load.kv_free;

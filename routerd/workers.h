@@ -36,7 +36,9 @@ struct worker { /* a loan until the next workers_check */
     /* From its heartbeats. */
     struct proto_heartbeat load;
     uint64_t progress_at_ms; /* when load.progress last moved, or work began */
-    /* What this router has given it since. */
+    uint32_t others;         /* of load.running, what was not this router's at that time; */
+    uint64_t others_tokens;  /* of load.queued_tokens */
+    /* What this router has given it and not yet got back. */
     uint32_t assigned;        /* attempts that name it */
     uint64_t assigned_tokens; /* prompt tokens sent to it (prefill) and not yet answered */
     uint32_t sent_since_beat;

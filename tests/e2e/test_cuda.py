@@ -100,7 +100,7 @@ def test_graphs_batches_and_failover():
         got = {}
         t = threading.Thread(target=lambda: got.update(ids=long_answers(c)))
         t.start()
-        c.kill_busy("decoded-1")
+        c.kill_busy("decoded-1", "decoded-2")
         t.join()
         assert got["ids"] == want
         assert c.sum("baton_retries_total") > before, "the kill hit running answers"
@@ -117,8 +117,8 @@ def test_moves(monkeypatch, ucx):
         got = {}
         t = threading.Thread(target=lambda: got.update(ids=long_answers(c)))
         t.start()
-        c.when_busy("decoded-1")
-        c.post("/admin/workers/decoded-1/drain", {}, at=c.admin)
+        name = c.when_busy("decoded-1", "decoded-2")
+        c.post(f"/admin/workers/{name}/drain", {}, at=c.admin)
         t.join()
         assert got["ids"] == want
         assert c.sum("baton_moves_total") > 0 and c.sum("baton_retries_total") == 0

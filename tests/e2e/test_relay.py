@@ -80,14 +80,16 @@ def test_decode_worker_killed_under_streams(alone, duo):
     whole = asyncio.run(stream_all(duo.url, bodies, 8))
     before = duo.sum("baton_retries_total")
 
-    t = threading.Thread(target=lambda: duo.kill_busy("decoded-1"))
+    killed = []
+    t = threading.Thread(target=lambda: killed.append(duo.kill_busy("decoded-1", "decoded-2")))
     t.start()
     texts = asyncio.run(stream_all(duo.url, bodies, 8))
     t.join()
     assert texts == whole
     assert duo.sum("baton_retries_total") > before, "the kill hit running streams"
-    duo.local("start", "decoded-1")
-    wait_for(lambda: duo.status()["decoded-1"][1] == "ready", 20)
+    [name] = killed
+    duo.local("start", name)
+    wait_for(lambda: duo.status()[name][1] == "ready", 20)
     wait_for(lambda: len(duo.all_blocks()) == 4, 10)
     duo.settle()
 

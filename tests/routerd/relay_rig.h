@@ -30,7 +30,7 @@ struct fake {
     uint32_t canceled_attempt; /* of the last CANCEL */
     bool busy, stuck;          /* heartbeats claim work; and no progress */
     bool draining;
-    uint32_t credits;
+    uint32_t credits, running;
     uint64_t progress, announced; /* announced: sum of all credits */
 };
 
@@ -84,6 +84,7 @@ static void fake_beat(void *arg, struct link *l, struct proto_heartbeat *h)
     h->progress = f->stuck ? f->progress : f->progress++;
     h->kv_free = f->hello.kv_blocks;
     h->busy = f->busy;
+    h->running = f->running;
     h->draining = f->draining;
 }
 

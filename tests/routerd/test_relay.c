@@ -423,6 +423,50 @@ START_TEST(relay_loads_are_given_back)
 }
 END_TEST
 
+/* A burst after a burst is spread over the workers, although their last heartbeats still tell of
+ * the first, of which one worker had more. */
+START_TEST(relay_old_news_of_its_own)
+{
+    static int32_t prompt[40];
+    struct proto_job job = {.prompt = {prompt, 40}, .max_tokens = 8, .n_ids = 50};
+    struct gen *g[6];
+    scenario = play_silence;
+    while (!all_up() || workers_at(workers, 0)->load.credits < 8 ||
+           workers_at(workers, 1)->load.credits < 8)
+        run(2);
+    for (int i = 0; i < 6; i++)
+        ck_assert_ok(relay_start(relay, 0, &job, &gen_cb, NULL, &g[i]));
+    struct worker *a = workers_find(workers, fakes[2].hello.instance);
+    struct worker *b = workers_find(workers, fakes[3].hello.instance);
+    while (a->assigned + b->assigned < 6)
+        run(1);
+    ck_assert(a->assigned == 3 && b->assigned == 3);
+    for (int i = 0, n = 0; i < 6 && n < 2; i++) {
+        if (g[i]->decode == b->instance) {
+            relay_free(g[i]);
+            g[i] = NULL;
+            n++;
+        }
+    }
+    fakes[2].running = 3 + 1; /* one is another router's */
+    fakes[3].running = 1 + 1;
+    while (a->load.running != 4 || b->load.running != 2)
+        run(2);
+    for (int i = 0; i < 6; i++) {
+        if (g[i])
+            relay_free(g[i]);
+    }
+    fakes[2].running = fakes[3].running = 1; /* what the next heartbeat will say */
+    for (int i = 0; i < 4; i++)
+        ck_assert_ok(relay_start(relay, 0, &job, &gen_cb, NULL, &g[i]));
+    while (a->assigned + b->assigned < 4)
+        run(1);
+    ck_assert(a->assigned == 2 && b->assigned == 2);
+    for (int i = 0; i < 4; i++)
+        relay_free(g[i]);
+}
+END_TEST
+
 START_TEST(relay_debug_says_where)
 {
     struct buf b;
@@ -577,6 +621,7 @@ Suite *test_suite(void)
     tcase_add_test(t, relay_redirect);
     tcase_add_test(t, relay_parked_for_nobody);
     tcase_add_loop_test(t, relay_loads_are_given_back, 0, 2);
+    tcase_add_test(t, relay_old_news_of_its_own);
     tcase_add_test(t, relay_debug_says_where);
     tcase_add_test(own, relay_deadlines);
     tcase_add_test(t, relay_progress_may_wrap);
