@@ -34,7 +34,7 @@ def render(*args):
 
 
 def pods(docs):
-    """(kind/name, component, pod spec) of everything that makes pods."""
+    """(kind/name, component, pod spec, labels) of everything that makes pods."""
     for d in docs:
         name = f"{d['kind']}/{d['metadata']['name']}"
         if d["kind"] in ("Deployment", "StatefulSet"):
@@ -42,11 +42,12 @@ def pods(docs):
         elif d["kind"] == "LeaderWorkerSet":
             t = d["spec"]["leaderWorkerTemplate"]["workerTemplate"]
         elif d["kind"] == "Pod":
-            yield name, "test", d["spec"]
+            yield name, "test", d["spec"], d["metadata"]["labels"]
             continue
         else:
             continue
-        yield name, t["metadata"]["labels"]["app.kubernetes.io/component"], t["spec"]
+        labels = t["metadata"]["labels"]
+        yield name, labels["app.kubernetes.io/component"], t["spec"], labels
 
 
 def seconds(text):
@@ -62,9 +63,32 @@ def drain_of(docs, component):
     raise AssertionError(f"no configuration of {component}")
 
 
+def selects(selector, labels):
+    return all(labels.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and \
+        all(e["operator"] == "In" and labels.get(e["key"]) in e["values"] for e in selector.get("matchExpressions", []))
+
+
+def apart(pod, labels):
+    """How strictly the pod keeps away from others with its labels: hard, soft or off."""
+    rules = pod.get("affinity", {}).get("podAntiAffinity", {})
+    hard = rules.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    soft = [r["podAffinityTerm"] for r in rules.get("preferredDuringSchedulingIgnoredDuringExecution", [])]
+    for word, terms in (("hard", hard), ("soft", soft)):
+        if any(t["labelSelector"] and selects(t["labelSelector"], labels) for t in terms):
+            return word
+    return "off"
+
+
+def spread(*args):
+    """{component: how strictly its workers stay apart}, and the affinities as they are."""
+    docs = render(*args)[3]
+    return ({c: apart(p, labels) for _, c, p, labels in pods(docs) if c in ("prefill", "decode")},
+            {c: p.get("affinity") for _, c, p, labels in pods(docs)})
+
+
 def policies(where, docs):
     seen = set()
-    for name, component, pod in pods(docs):
+    for name, component, pod, labels in pods(docs):
         seen.add(component)
         at = f"{where}: {name}"
         check(at, pod.get("securityContext", {}).get("runAsNonRoot") is True, "may run as root")
@@ -100,6 +124,7 @@ def policies(where, docs):
         if component == "router":
             check(at, float(stop[1]) > 0, "no preStop: the Service sends it requests while it ends")
         else:
+            check(at, apart(pod, labels) in ("soft", "hard"), f"two {component} workers may share a node: {pod.get('affinity')}")
             start = main["startupProbe"]
             check(at, start["periodSeconds"] * start["failureThreshold"] >= 600, "too little time to load")
     check(where, seen >= {"router", "prefill", "decode"}, f"pods of {seen} only")
@@ -160,11 +185,28 @@ def main(tmp):
         schemas(" ".join(extra), docs, str(path))
     # what must be refused, with a word about what is wrong
     for extra, word in ((["--set", "prefill.replicas=0"], "replicas"), (["--set", "image.tag=latest"], "tag"),
-                        (["--set", "decode.typo=1"], "typo"), (["--set", "router.config.listen=x"], "listen"),
+                        (["--set", "decode.typo=1"], "typo"), (["--set", "decode.spread=often"], "spread"), (["--set", "router.config.listen=x"], "listen"),
                         (["--set", "model.source=ftp"], "source"), (["--set", "gateway.enabled=true"], "parentRefs"),
                         (["--set", "podSecurityContext.runAsNonRoot=false"], "runAsNonRoot")):
         rc, out, err, docs = render(*extra)
         check(f"refused: {' '.join(extra)}", rc != 0 and word in err, err or "it was rendered")
+    # workers of a kind are kept apart as the values say, each kind for itself
+    NODE = "decode.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]" \
+           ".matchExpressions[0]"
+    want = {"prefill": "soft", "decode": "soft"}
+    for args, change in (([], {}), (["--set", "decode.spread=hard"], {"decode": "hard"}),
+                         (["--set", "prefill.spread=off"], {"prefill": "off"}),
+                         (["--set", "decode.workload=LeaderWorkerSet"], {}),
+                         (["--set", f"{NODE}.key=gpu,{NODE}.operator=Exists"], {})):
+        got, rules = spread(*args)
+        check(f"apart: {' '.join(args)}", got == {**want, **change}, got)
+        check(f"affinity: {' '.join(args)}", ("nodeAffinity" in rules["decode"]) == ("nodeAffinity" in str(args)), rules)
+    got, rules = spread("--set", "decode.spreadTopologyKey=topology.kubernetes.io/zone")
+    check("apart by zone", "topology.kubernetes.io/zone" in str(rules["decode"]) and "zone" not in str(rules["prefill"]), rules)
+    got, rules = spread("-f", str(Path(CHART) / "examples/1p1d.yaml"))
+    check("a podAntiAffinity of one's own", got == {"prefill": "hard", "decode": "hard"} and "preferred" not in str(rules), rules)
+    kinds = {c: (p, labels) for _, c, p, labels in pods(render()[3])}
+    check("a prefill and a decode worker may share a node", apart(kinds["decode"][0], kinds["prefill"][1]) == "off", kinds)
     # a worker more does not restart the others
     def checksum(*args):
         return {n: a for d in render(*args)[3] if d["kind"] in ("Deployment", "StatefulSet")

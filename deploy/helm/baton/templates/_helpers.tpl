@@ -176,11 +176,24 @@ nodeSelector: {{ toYaml . | nindent 2 }}
 {{- with .tolerations }}
 tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .affinity }}
-affinity: {{ toYaml . | nindent 2 }}
-{{- end }}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Workers of a kind go to different nodes, so that one node that fails takes one of them. Anti-affinity
+     between pods that the values name themselves takes the place of it. */}}
+{{- define "baton.workerAffinity" -}}
+{{- $affinity := .v.affinity | default dict | deepCopy }}
+{{- if not (or (hasKey $affinity "podAntiAffinity") (eq .v.spread "off")) }}
+{{- $others := merge (include "baton.selector" .root | fromYaml) (dict "app.kubernetes.io/component" .kind) }}
+{{- $term := dict "topologyKey" .v.spreadTopologyKey "labelSelector" (dict "matchLabels" $others) }}
+{{- $rule := dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "podAffinityTerm" $term)) }}
+{{- if eq .v.spread "hard" }}{{ $rule = dict "requiredDuringSchedulingIgnoredDuringExecution" (list $term) }}{{ end }}
+{{- $_ := set $affinity "podAntiAffinity" $rule }}
+{{- end }}
+{{- with $affinity }}
+affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -205,6 +218,7 @@ spec:
   {{- end }}
   securityContext: {{ toYaml .root.Values.podSecurityContext | nindent 4 }}
   {{- include "baton.placement" .v | nindent 2 }}
+  {{- include "baton.workerAffinity" . | nindent 2 }}
   {{- include "baton.modelInit" .root | nindent 2 }}
   containers:
     - name: {{ $program }}
