@@ -124,6 +124,16 @@ def test_in_a_browser(tmp_path):
         browser.size(1600, 1000)
         browser.open(cluster.url + "/")
         browser.wait("document.querySelectorAll('.worker.up').length === 3", 30 * SLOW)
+        # KV on its way is a line between two workers: an observer, for a line stays no longer than a frame.
+        browser.js("window.wired = 0; new MutationObserver(() => wired += document.querySelectorAll('#wires path').length)"
+                   ".observe(document.getElementById('wires'), {childList: true})")
+        assert browser.js("!document.getElementById('idle').hidden")
+        asking = threading.Thread(target=cluster.post, args=("/v1/completions", {
+            "prompt": "Once upon a time " * 20, "max_tokens": 400, "ignore_eos": True}), kwargs={"timeout": 120})
+        asking.start()
+        browser.wait("wired > 0", 30 * SLOW)
+        assert browser.js("document.getElementById('idle').hidden")
+        asking.join()
         browser.js("document.getElementById('effort').value = 'low'")
         # A sampled answer may be nothing but thinking: then it is asked again.
         answers = "[...document.querySelectorAll('.answer')]"
@@ -151,6 +161,8 @@ def test_in_a_browser(tmp_path):
             browser.size(width, 800)
             browser.scheme(scheme)
             browser.wait(f"innerWidth === {width} && document.querySelectorAll('.worker.up').length === 3", 30 * SLOW)
+            browser.js("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+            assert browser.js("(c => c.viewBox.baseVal.width === c.clientWidth)(document.getElementById('c-ttft'))"), "charts are stretched"
             assert browser.js("document.documentElement.scrollWidth") <= width
             assert browser.js("(t => t.scrollWidth <= t.clientWidth)(document.querySelector('.scroll'))"), "the list is cut"
             assert browser.js("document.getElementById('send').offsetTop === document.getElementById('ask').offsetTop")
