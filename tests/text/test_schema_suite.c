@@ -207,7 +207,7 @@ static void run_group(const json_t *group, bool draft7, const char *file, struct
 
 static struct tally run_draft(const char *name, bool draft7)
 {
-    char path[600];
+    char path[800];
     struct tally t = {0};
     snprintf(path, sizeof path, "json-schema-test-suite/%s", name);
     char dir_path[512];
