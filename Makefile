@@ -254,13 +254,15 @@ print_model_config = { echo "\# A model beside the one of routerd.conf, which na
                        echo "\# Written by 'make configs' from the table in the program."; echo; \
                        $(B)/bin/routerd --print-model-config; }
 .PHONY: configs configs-check
-configs: all ## write configs/*.conf from the tables in the programs
+configs: all ## write configs/*.conf and docs/SETTINGS.md from the tables in the programs
 	@$(foreach d,$(DAEMONS),$(call print_config,$d) > configs/$d.conf;)
 	@$(print_model_config) > configs/model.conf
+	@deploy/settings.sh $(B)/bin > docs/SETTINGS.md
 configs-check: all
 	@rc=0; $(foreach d,$(DAEMONS),$(call print_config,$d) | diff -u configs/$d.conf - || rc=1;) \
 	 $(print_model_config) | diff -u configs/model.conf - || rc=1; \
-	 [ $$rc = 0 ] || { echo "configs/ is not what the programs print: make configs"; exit 1; }
+	 deploy/settings.sh $(B)/bin | diff -u docs/SETTINGS.md - || rc=1; \
+	 [ $$rc = 0 ] || { echo "configs/ or docs/SETTINGS.md is not what the programs print: make configs"; exit 1; }
 tidy: ## clang-tidy over the C files
 	@clang-tidy --quiet $(filter-out %_avx2.c %_avx512.c,$(filter %.c,$(C_FILES))) -- $(filter-out -Werror,$(ALL_CFLAGS))
 

@@ -190,6 +190,15 @@ def main(tmp):
                         (["--set", "podSecurityContext.runAsNonRoot=false"], "runAsNonRoot")):
         rc, out, err, docs = render(*extra)
         check(f"refused: {' '.join(extra)}", rc != 0 and word in err, err or "it was rendered")
+    # who may reach the routers includes helm's own test
+    docs = render("--set", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8")[3]
+    [policy] = [d for d in docs if d["kind"] == "NetworkPolicy" and d["metadata"]["name"].endswith("-router")]
+    [test] = [d for d in docs if d["kind"] == "Pod"]
+    peers = policy["spec"]["ingress"][0]["from"]
+    check("clients", {"ipBlock": {"cidr": "10.0.0.0/8"}} in peers and
+          any("podSelector" in p and selects(p["podSelector"], test["metadata"]["labels"]) for p in peers), peers)
+    service = [d for d in docs if d["kind"] == "Service"]
+    check("services", not any(selects({"matchLabels": s["spec"]["selector"]}, test["metadata"]["labels"]) for s in service), service)
     # workers of a kind are kept apart as the values say, each kind for itself
     NODE = "decode.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]" \
            ".matchExpressions[0]"
