@@ -1,16 +1,18 @@
 /* schema_format: the standard's string formats as regular expressions over code points.
  *
  * They are the grammars of the RFCs, not an approximation of them, where those are regular: dates
- * know the lengths of months and leap years. Leap seconds, internationalised names and the formats
- * that no regular expression says (regex, iri and its kin, uri-template) are left out. */
+ * know the lengths of months and leap years. Left out are leap seconds and the year 0, which many
+ * who read such an answer do not know (Python's datetime begins with the year 1), internationalised
+ * names, and the formats that no regular expression says (regex, iri and its kin, uri-template). */
 #include <string.h>
 
 #include "common/text/schema_internal.h"
 
+#define YEAR "(?:[1-9][0-9]{3}|0(?:[1-9][0-9]{2}|0(?:[1-9][0-9]|0[1-9])))"
 #define DATE                                                                                       \
-    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|"                                \
+    "(?:" YEAR "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|"                                \
     "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"                          \
-    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 #define TIME  "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?"
 #define ZONE  "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 #define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"

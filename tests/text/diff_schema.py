@@ -158,6 +158,8 @@ def explain(vocab, ours, other, s, text):
         return "host names: they allow hyphens in third and fourth place, which are reserved"
     if not more and re.search('"(time|date-time)"', source) and less == [b"6"]:
         return "time: they allow second 60, we do not"
+    if not more and re.search('"(date|date-time)"', source) and re.search(rb'"0{0,3}$', text) and all(t[:1] == b"0" for t in less):
+        return "date: they allow the year 0, we do not"
     if not less and '"multipleOf"' in source and text[-1:].isdigit():
         return "multiple of a fraction: they write as many decimals as that has, we any number"
     if not less and re.search(rb"-(0(\.0*)?)?$", text) and all(t[:1] in b"0,]}" for t in more):
