@@ -117,7 +117,7 @@ def compare(tool, ll_tok, vocab, s, seed, count, shown):
                 text = b"".join(vocab.tokens[k] for k in ids[:i])
                 why = explain(vocab, ours, other, s, text)
                 count[why] += 1
-                if shown[why] < 3:
+                if shown[why] < 3 or why.startswith("DIFFERENT"):
                     shown[why] += 1
                     more = [vocab.tokens[k] for k in bits(ours & ~other)][:6]
                     less = [vocab.tokens[k] for k in bits(other & ~ours)][:6]
@@ -164,13 +164,33 @@ def explain(vocab, ours, other, s, text):
         return "multiple of a fraction: they write as many decimals as that has, we any number"
     if not less and re.search(rb"-(0(\.0*)?)?$", text) and all(t[:1] in b"0,]}" for t in more):
         return "number: they have no -0, JSON has"
-    if not more and text[-1:].isdigit() and all(t.isdigit() for t in less):
+    if not less and re.search('"minimum": 0[,}]', source) and all(t[:1] == b"-" for t in more):
+        return "number: they have no -0, JSON has"
+    if not more and text[-1:].isdigit() and all(re.fullmatch(rb"[0-9.]+", t) for t in less):
         return "number: they allow any number of digits, ours fit a double"
+    if not more and number_before(text) in exclusive(source) and all(t[:1] in b",]}" for t in less):
+        return "exclusive bound: they allow the bound itself"
+    if not less and re.search(rb"\.[0-9]+$", text) and re.search('"(exclusiveM|m)(in|ax)imum"', source) and \
+            all(t[:1] in b"0,]}" for t in more):  # that what we write is within them, `walks` shows
+        return "fraction within bounds: they have no zeros at its end, nor some short ones, JSON has"
+    if not less and '"ipv6"' in source and all(t[:1] == b"." for t in more):
+        return "IPv6: they have no IPv4 address behind a short one, RFC 4291 has"
     if text.endswith(b"\\") and all(t[:1] in b"u/" for t in more + less):
         return "escapes in names and constants: each has some spellings that the other leaves out"
-    if not more and EXCLUDED in source and all(b"\\" in t for t in less):
+    if not more and EXCLUDED in source and (text.endswith(b"\\") or all(b"\\" in t for t in less)):
         return "pattern: they allow the escape of a character that it excludes"
     return f"DIFFERENT +{bool(more)} -{bool(less)}"
+
+
+def number_before(text):
+    """What a text ends with, or None."""
+    m = re.search(rb"-?[0-9]+(\.[0-9]+)?$", text)
+    return float(m[0]) if m else None
+
+
+def exclusive(source):
+    """The exclusive bounds of a schema."""
+    return [float(b) for b in re.findall(r'"exclusiveM(?:in|ax)imum": (-?[0-9.]+)', source)]
 
 
 EXCLUDED = json.dumps("^[^\"\\\\]{0,12}$")  # of random_schema.PATTERNS
