@@ -143,15 +143,23 @@ static int parse_choice(const json_t *o, struct api_params *p, struct api_error 
     const char *word = json_string_value(choice), *name = NULL;
     if (!choice || (word && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0)))
         return STATUS_OK;
-    if (!word) {
+    if (think_allows(choice)) {
+        word = json_string_value(field_get(field_get(choice, "allowed_tools"), "mode"));
+        if (!word || (strcmp(word, "auto") != 0 && strcmp(word, "required") != 0))
+            return api_fail(e, "tool_choice", NULL,
+                            "'tool_choice' of type 'allowed_tools' must have the 'mode' 'auto' or "
+                            "'required'.");
+        if (strcmp(word, "auto") == 0)
+            return STATUS_OK;
+    } else if (!word) {
         const json_t *type = field_get(choice, "type");
         name = json_string_value(field_get(field_get(choice, "function"), "name"));
         if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0 || !name)
             return api_fail(e, "tool_choice", NULL,
-                            "'tool_choice' must be 'auto', 'none', 'required' or name a function.");
+                            "'tool_choice' must be 'auto', 'none', 'required', or name functions.");
     } else if (strcmp(word, "required") != 0) {
         return api_fail(e, "tool_choice", NULL,
-                        "'tool_choice' must be 'auto', 'none', 'required' or name a function.");
+                        "'tool_choice' must be 'auto', 'none', 'required', or name functions.");
     }
     if (p->structured.kind != GRAMMAR_NONE)
         return api_fail(

@@ -246,25 +246,19 @@ static int take_tool(const json_t *tool, size_t index, json_t *list, struct api_
     return rc;
 }
 
-/* tool_choice {"type": "allowed_tools", "mode", "tools"}: keeps those that may be called. */
-static int keep_allowed(json_t *list, const json_t *allowed, struct api_error *e)
+/* tool_choice {"type": "allowed_tools", "mode", "tools"} as chat has it. */
+static json_t *chat_allowed(const json_t *choice)
 {
-    const json_t *entry;
-    size_t k;
-    if (!json_is_array(allowed) || json_array_size(allowed) == 0)
-        return api_fail(e, "tool_choice", NULL, "'tool_choice.tools' must name functions.");
-    for (size_t i = json_array_size(list); i > 0; i--) {
-        const json_t *name =
-            json_object_get(json_object_get(json_array_get(list, i - 1), "function"), "name");
-        bool keep = false;
-        json_array_foreach(allowed, k, entry)
-        {
-            keep = keep || json_equal(name, json_object_get(entry, "name"));
-        }
-        if (!keep)
-            json_array_remove(list, i - 1);
+    const json_t *tool;
+    size_t i;
+    json_t *list = json_array();
+    json_array_foreach(json_object_get(choice, "tools"), i, tool)
+    {
+        json_array_append_new(list, json_pack("{s:s, s:{s:O?}}", "type", "function", "function",
+                                              "name", json_object_get(tool, "name")));
     }
-    return STATUS_OK;
+    return json_pack("{s:s, s:{s:O?, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
+                     json_object_get(choice, "mode"), "tools", list);
 }
 
 static int take_tools(const json_t *o, json_t *chat, struct api_error *e)
@@ -282,8 +276,8 @@ static int take_tools(const json_t *o, json_t *chat, struct api_error *e)
             rc = take_tool(tool, i, list, e);
     }
     if (rc == STATUS_OK && type && strcmp(type, "allowed_tools") == 0) {
-        rc = keep_allowed(list, json_object_get(choice, "tools"), e);
-        chosen = json_incref(json_object_get(choice, "mode"));
+        if (!(chosen = chat_allowed(choice)))
+            rc = STATUS_NOMEM;
     } else if (type && strcmp(type, "function") == 0) {
         const json_t *name = json_object_get(choice, "name");
         chosen = json_is_string(name)

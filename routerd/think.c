@@ -86,6 +86,60 @@ static int parse_reasoning(const json_t *o, struct think_params *p, int64_t *lim
     return rc;
 }
 
+bool think_allows(const json_t *choice)
+{
+    const char *type = json_string_value(field_get(choice, "type"));
+    return type && strcmp(type, "allowed_tools") == 0;
+}
+
+static const json_t *tool_name(const json_t *tool)
+{
+    return field_get(field_get(tool, "function"), "name");
+}
+
+static bool has_tool(const json_t *list, const json_t *name)
+{
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(list, i, tool)
+    {
+        if (name && json_equal(tool_name(tool), name))
+            return true;
+    }
+    return false;
+}
+
+/* tool_choice {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}: the model hears of no
+ * other tools. */
+static int keep_allowed(const json_t *list, struct think_params *p, struct api_error *e)
+{
+    const json_t *tool;
+    size_t i;
+    if (json_array_size(list) == 0)
+        return api_fail(e, "tool_choice", NULL,
+                        "'tool_choice' of type 'allowed_tools' must have 'tools' that name "
+                        "functions.");
+    json_array_foreach(list, i, tool)
+    {
+        const char *name = json_string_value(tool_name(tool));
+        if (!has_tool(p->tools, tool_name(tool)))
+            return api_fail(e, "tool_choice", NULL,
+                            "'tool_choice' names '%.100s', which is none of the 'tools'.",
+                            name ? name : "");
+    }
+    json_t *kept = json_array();
+    int rc = kept ? STATUS_OK : STATUS_NOMEM;
+    json_array_foreach(p->tools, i, tool)
+    {
+        if (rc == STATUS_OK && has_tool(list, tool_name(tool)) &&
+            json_array_append(kept, (json_t *)tool) != 0)
+            rc = STATUS_NOMEM;
+    }
+    json_decref(p->tools);
+    p->tools = kept;
+    return rc;
+}
+
 static int parse_tools(const json_t *o, struct think_params *p, struct api_error *e)
 {
     const json_t *tools = field_get(o, "tools"), *choice = field_get(o, "tool_choice"), *tool;
@@ -108,6 +162,8 @@ static int parse_tools(const json_t *o, struct think_params *p, struct api_error
     bool none = json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0;
     if (json_array_size(tools) && !none)
         p->tools = json_incref((json_t *)tools);
+    if (think_allows(choice))
+        return keep_allowed(field_get(field_get(choice, "allowed_tools"), "tools"), p, e);
     return STATUS_OK;
 }
 

@@ -28,11 +28,13 @@ struct think_params {
     bool off;                   /* the request wants none */
     bool hide;                  /* the client does not want to see it */
     enum reasoning_start start; /* of the rendered prompt */
-    json_t *tools;              /* owned; NULL: text of calls is content */
+    json_t *tools;              /* owned; NULL: text of calls is content. Those that are allowed */
     bool one_call;              /* parallel_tool_calls is false */
 };
 int think_parse(const json_t *request, const struct think_efforts *efforts, struct think_params *p,
                 struct api_error *e) WARN_UNUSED;
+/* Whether a tool_choice is of type "allowed_tools". */
+bool think_allows(const json_t *choice);
 void think_fini(struct think_params *p);
 /* Adds to a template's variables what the request says outside of chat_template_kwargs. */
 int think_context(const struct think_params *p, json_t *context) WARN_UNUSED;

@@ -119,6 +119,10 @@ def test_chat_tools(both, model):
     parts = [c for e in both("chat.completions.create", **kw, stream=True) for c in (e.choices[0].delta.tool_calls or [])]
     assert parts[0].function.name == "get_weather" and parts[0].id
     assert "".join(p.function.arguments for p in parts) == call.function.arguments
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}
+    r = both.sync.chat.completions.create(**{**kw, "tools": [other, *kw["tools"]], "tool_choice": allowed})
+    assert r.choices[0].message.tool_calls[0].function == call.function
     again = [*user("x"), {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
              {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
     assert both("chat.completions.create", model=model, messages=again, max_tokens=4, temperature=0).choices[0].message.content is not None

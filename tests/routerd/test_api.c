@@ -45,6 +45,13 @@ static int parse(enum api_kind kind, const char *fields, struct api_params *p, s
     return api_parse(&env, kind, body, strlen(body), 0, p, e);
 }
 
+/* JSON with ' for ". */
+static void unquote(char *body)
+{
+    for (char *c = body; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+}
+
 START_TEST(api_parse_defaults)
 {
     struct api_params p;
@@ -210,6 +217,48 @@ END_TEST
 
 /* Fields that say nothing, or have no effect here, are accepted; only names that nobody knows are
  * counted. */
+#define NAMED(name) "'tools':[{'type':'function','function':{'name':'" name "'}}]"
+#define FG                                                                                         \
+    "'tools':[{'type':'function','function':{'name':'f'}},"                                        \
+    "{'type':'function','function':{'name':'g'}}]"
+
+/* Both of the ways in which tools are allowed: the template and the parser get no others. */
+START_TEST(api_parse_allowed_tools)
+{
+    static const struct {
+        enum api_kind kind;
+        const char *choice;
+        bool call;
+    } cases[] = {
+        {API_CHAT, "'allowed_tools':{'mode':'auto'," NAMED("g") "}", false},
+        {API_CHAT, "'allowed_tools':{'mode':'required'," NAMED("g") "}", true},
+        {API_RESPONSES, "'mode':'auto','tools':[{'type':'function','name':'g'}]", false},
+        {API_RESPONSES, "'mode':'required','tools':[{'type':'function','name':'g'}]", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct api_params p;
+        struct api_error e;
+        char body[600];
+        bool chat = cases[i].kind == API_CHAT;
+        snprintf(body, sizeof body, "{%s,%s,'tool_choice':{'type':'allowed_tools',%s}}",
+                 chat ? "'messages':[{'role':'user','content':'hi'}]" : "'input':'hi'",
+                 chat ? FG
+                      : "'tools':[{'type':'function','name':'f'},{'type':'function','name':'g'}]",
+                 cases[i].choice);
+        unquote(body);
+        ck_assert_msg(api_parse(&env, cases[i].kind, body, strlen(body), 0, &p, &e) == STATUS_OK,
+                      "%s", e.message);
+        ck_assert_uint_eq(json_array_size(p.think.tools), 1);
+        const json_t *f = json_object_get(json_array_get(p.think.tools, 0), "function");
+        ck_assert_str_eq(json_string_value(json_object_get(f, "name")), "g");
+        ck_assert(p.call == cases[i].call && (p.structured.kind != GRAMMAR_NONE) == p.call);
+        ck_assert(!p.call ||
+                  (strstr(p.structured.source, "\"g\"") && !strstr(p.structured.source, "\"f\"")));
+        api_params_fini(&p);
+    }
+}
+END_TEST
+
 /* Refusals use the words of the request, also where it is read as another one. */
 START_TEST(api_parse_names_the_field)
 {
@@ -237,6 +286,18 @@ START_TEST(api_parse_names_the_field)
         {API_RESPONSES, "'verbosity':'shrill'", "verbosity", "'verbosity' must be one of: "},
         {API_RESPONSES, "'response_format':{'type':'xml'}", "response_format",
          "'response_format' has the unknown type 'xml'"},
+        {API_RESPONSES, "'tool_choice':{'type':'allowed_tools'}", "tool_choice",
+         "'tool_choice' of type 'allowed_tools' must have 'tools' that "},
+        {API_RESPONSES,
+         "'tools':[{'type':'function','name':'f'}],"
+         "'tool_choice':{'type':'allowed_tools','mode':'auto','tools':['f']}",
+         "tool_choice", "'tool_choice' names '', which is none of the 'tools'."},
+        {API_CHAT,
+         FG
+         ",'tool_choice':{'type':'allowed_tools','allowed_tools':{'mode':'auto'," NAMED("h") "}}",
+         "tool_choice", "'tool_choice' names 'h', which is none of the 'tools'."},
+        {API_CHAT, FG ",'tool_choice':{'type':'allowed_tools','allowed_tools':{" NAMED("g") "}}",
+         "tool_choice", "'tool_choice' of type 'allowed_tools' must have the 'mode' "},
         {API_RESPONSES, "'include':['reasoning.encrypted_content','x']", "include",
          "include[1] must be one of: message.output_text.logprobs "},
         {API_CHAT,
@@ -251,8 +312,7 @@ START_TEST(api_parse_names_the_field)
                  cases[i].kind == API_CHAT ? "'messages':[{'role':'user','content':'hi'}]"
                                            : "'input':'hi'",
                  cases[i].body);
-        for (char *c = body; *c; c++)
-            *c = *c == '\'' ? '"' : *c;
+        unquote(body);
         ck_assert_int_eq(api_parse(&env, cases[i].kind, body, strlen(body), 0, &p, &e),
                          STATUS_INVALID);
         ck_assert_str_eq(e.param, cases[i].param);
@@ -631,6 +691,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, api_parse_refuses, 0, sizeof bad / sizeof bad[0]);
     tcase_add_loop_test(t, api_parse_refuses_completions, 0,
                         sizeof bad_completions / sizeof bad_completions[0]);
+    tcase_add_test(t, api_parse_allowed_tools);
     tcase_add_test(t, api_parse_names_the_field);
     tcase_add_test(t, api_parse_accepts_what_has_no_effect);
     tcase_add_test(t, api_parse_paths);

@@ -64,7 +64,9 @@ static const struct {
      "'g'}], "
      "'tool_choice': {'type': 'allowed_tools', 'mode': 'required', 'tools': [{'type': 'function', "
      "'name': 'g'}]}}",
-     "{'tools': [{'type': 'function', 'function': {'name': 'g'}}], 'tool_choice': 'required'}"},
+     "{'tools': [{'type': 'function', 'function': {'name': 'f'}}, {'type': 'function', 'function': "
+     "{'name': 'g'}}], 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': "
+     "'required', 'tools': [{'type': 'function', 'function': {'name': 'g'}}]}}}"},
     {"{'input': 'x', 'text': {'format': {'type': 'json_schema', 'name': 'n', 'strict': true, "
      "'schema': "
      "{'type': 'object'}}}}",
@@ -176,7 +178,6 @@ static const struct {
     {"{'input': 'x', 'tools': [5]}", "tools"},
     {"{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools"},
     {"{'input': 'x', 'tools': [{'type': 'function'}]}", "tools"},
-    {"{'input': 'x', 'tool_choice': {'type': 'allowed_tools'}}", "tool_choice"},
 };
 
 START_TEST(responses_translate_refuses)
