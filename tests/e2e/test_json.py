@@ -8,11 +8,12 @@ from conftest import ROOT, TINY, Cluster, running
 
 CASES = {name: text.encode("latin-1") for name, text in
          json.loads((ROOT / "tests" / "data" / "JSONTestSuite" / "parsing.json").read_text()).items()}
-PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize"]
 # JSON that is refused all the same: a key with a NUL is not supported, and one that appears twice is a mistake.
 REFUSED = ("y_object_escaped_null_in_key.json", "y_object_duplicated_key.json", "y_object_duplicated_key_and_value.json")
 BODIES = {"/v1/chat/completions": b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"extra":%s}',
           "/v1/completions": b'{"prompt":"a","max_tokens":1,"extra":%s}', "/v1/responses": b'{"input":"a","max_output_tokens":1,"extra":%s}',
+          "/v1/embeddings": b'{"input":"a","extra":%s}',
           "/tokenize": b'{"prompt":"a","extra":%s}', "/detokenize": b'{"tokens":[5],"extra":%s}'}
 
 
