@@ -176,36 +176,53 @@ static void bench_linear(enum weight_format format, linear_fn fn, const char *na
 /* ---- attention ------------------------------------------------------------------------------ */
 
 struct attention_job {
-    struct attention_args a;
+    struct attention_args a; /* of a layer's first KV head */
     struct attention_scratch *scratch;
-    uint32_t tokens, heads, head;
+    uint32_t tokens, heads, layers, layer;
     const uint8_t *kv;
-    size_t cell;
+    size_t layer_bytes, cell;
 };
 
 static void attention_once(void *arg)
 {
     struct attention_job *j = arg;
-    /* The next KV head each time: the pool as a whole exceeds the caches. */
-    j->a.kv = j->kv + j->head++ % j->heads * j->cell;
-    uint32_t rows = j->tokens * j->a.group;
-    for (uint32_t first = 0; first < rows; first += ATTENTION_MOST)
-        attention_rows(kernels, &j->a, first,
-                       rows - first < ATTENTION_MOST ? rows - first : ATTENTION_MOST, j->scratch);
+    struct attention_args a = j->a;
+    uint32_t rows = j->tokens * a.group;
+    /* The next layer each time: the pool as a whole exceeds the caches. */
+    a.kv = j->kv + j->layer++ % j->layers * j->layer_bytes;
+    for (uint32_t h = 0; h < j->heads; h++) {
+        a.next_kv = h + 1 < j->heads ? a.kv + j->cell : NULL;
+        a.next_table = a.table;
+        a.next_keys = (uint32_t)a.position[j->tokens - 1] + 1;
+        for (uint32_t first = 0; first < rows; first += ATTENTION_MOST)
+            attention_rows(kernels, &a, first,
+                           rows - first < ATTENTION_MOST ? rows - first : ATTENTION_MOST,
+                           j->scratch);
+        a.kv += j->cell;
+        a.q += a.group * a.head_dim;
+        a.out += a.group * a.head_dim;
+    }
 }
 
-static void bench_attention(uint32_t head_dim, uint32_t group, uint32_t start, uint32_t tokens)
+/* Blocks of a sequence lie one after the other, or are scattered. */
+static void bench_attention(uint32_t head_dim, uint32_t heads, uint32_t group, uint32_t start,
+                            uint32_t tokens, bool scattered)
 {
     enum { BLOCK = 16 };
     uint32_t keys = start + tokens, blocks = (keys + BLOCK - 1) / BLOCK;
-    size_t cell = kv_sub_bytes(KV_BF16, head_dim);
-    uint32_t heads = 1 + (uint32_t)(((size_t)256 << 20) / (cell * blocks));
-    size_t bytes = cell * blocks * heads, n = (size_t)tokens * group * head_dim;
+    size_t cell = kv_sub_bytes(KV_BF16, head_dim), layer_bytes = cell * heads * blocks;
+    uint32_t layers = 1 + (uint32_t)(((size_t)256 << 20) / layer_bytes);
+    size_t bytes = layer_bytes * layers, n = (size_t)tokens * heads * group * head_dim;
     uint16_t *kv = memory(bytes);
     fill_random(kv, bytes);
     for (size_t i = 0; i < bytes / 2; i++)
         kv[i] = (uint16_t)((kv[i] & 0x807f) | 0x3f00); /* 0.5 .. 1, both signs */
-    struct attention_job j = {.tokens = tokens, .heads = heads, .kv = (uint8_t *)kv, .cell = cell};
+    struct attention_job j = {.tokens = tokens,
+                              .heads = heads,
+                              .layers = layers,
+                              .kv = (uint8_t *)kv,
+                              .layer_bytes = layer_bytes,
+                              .cell = cell};
     float *q = memory(n * sizeof *q), *out = memory(n * sizeof *out);
     int32_t *position = memory(tokens * sizeof *position);
     uint32_t *table = memory(blocks * sizeof *table);
@@ -214,15 +231,15 @@ static void bench_attention(uint32_t head_dim, uint32_t group, uint32_t start, u
         position[i] = (int32_t)(start + i);
     for (uint32_t i = 0; i < blocks; i++)
         table[i] = i;
-    for (uint32_t i = blocks; i > 1; i--) { /* blocks of a sequence are scattered */
+    for (uint32_t i = blocks; scattered && i > 1; i--) {
         uint32_t k = rng_philox(2, i, 0).v[0] % i, t = table[i - 1];
         table[i - 1] = table[k];
         table[k] = t;
     }
     j.a = (struct attention_args){.q = q,
                                   .out = out,
-                                  .q_stride = group * head_dim,
-                                  .out_stride = group * head_dim,
+                                  .q_stride = heads * group * head_dim,
+                                  .out_stride = heads * group * head_dim,
                                   .position = position,
                                   .group = group,
                                   .head_dim = head_dim,
@@ -232,10 +249,10 @@ static void bench_attention(uint32_t head_dim, uint32_t group, uint32_t start, u
     j.scratch = memory(sizeof *j.scratch);
     double pairs = (double)tokens * start + (double)tokens * (tokens + 1) / 2;
     char title[64];
-    snprintf(title, sizeof title, "attention_%s hd %u 1:%u %u+%u", kernels->isa, head_dim, group,
-             start, tokens);
-    line(title, best_time(attention_once, &j), 4 * pairs * group * head_dim, one.bf16,
-         (double)cell * blocks);
+    snprintf(title, sizeof title, "attention_%s %u x %u:1 %u+%u%s", kernels->isa, heads * group,
+             head_dim, start, tokens, scattered ? " scattered" : "");
+    line(title, best_time(attention_once, &j), 4 * pairs * heads * group * head_dim, one.bf16,
+         (double)layer_bytes);
     mem_huge_free(kv, bytes);
     mem_huge_free(q, n * sizeof *q);
     mem_huge_free(out, n * sizeof *out);
@@ -263,10 +280,12 @@ void bench_kernels(const struct bench *b)
     bench_linear(WEIGHT_Q8, kernels->linear_q8, "q8", one.int8);
     bench_linear(WEIGHT_Q8K, kernels->linear_q8k, "q8k", one.int8);
     bench_linear(WEIGHT_Q4, kernels->linear_q4, "q4", one.int8);
-    bench_attention(64, 3, 1023, 1);
-    bench_attention(64, 3, 8191, 1);
-    bench_attention(128, 4, 4095, 1);
-    bench_attention(64, 3, 0, 512);
-    bench_attention(64, 3, 2048, 512);
-    bench_attention(128, 4, 2048, 256);
+    for (int scattered = 0; scattered < 2; scattered++) {
+        bench_attention(64, 3, 3, 1023, 1, scattered);
+        bench_attention(64, 3, 3, 8191, 1, scattered);
+        bench_attention(128, 8, 4, 4095, 1, scattered);
+    }
+    bench_attention(64, 3, 3, 0, 512, true);
+    bench_attention(64, 3, 3, 2048, 512, true);
+    bench_attention(128, 8, 4, 2048, 256, true);
 }
