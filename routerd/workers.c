@@ -26,7 +26,8 @@
 #include "common/base/metrics.h"
 #include "routerd/models.h"
 
-#define PAGE_MAX ((size_t)1 << 20)
+#define PAGE_MAX     ((size_t)1 << 20)
+#define OWN_STALL_MS 200 /* between two checks: this process did not run */
 
 struct workers {
     struct loop *loop;
@@ -35,6 +36,7 @@ struct workers {
     struct workers_callbacks cb;
     void *arg;
     struct workers_options o;
+    uint64_t checked_ms; /* the last workers_check */
 };
 
 struct workers_change {
@@ -528,10 +530,22 @@ void worker_send(struct worker *w, const struct proto_msg *m)
         log_debug("%s to %s not sent: %s", proto_type_name(m->type), w->name, status_text(rc));
 }
 
+/* For how long this process has stood still since the last check: what its workers said meanwhile
+ * is not read yet, and nobody may be blamed for it. */
+static uint64_t own_stall(struct workers *ws, uint64_t now_ms)
+{
+    uint64_t since = ws->checked_ms ? now_ms - ws->checked_ms : 0;
+    ws->checked_ms = now_ms;
+    return since > OWN_STALL_MS ? since : 0;
+}
+
 void workers_check(struct workers *ws, uint64_t now_ms, uint64_t stall_ms)
 {
+    uint64_t own = own_stall(ws, now_ms);
     for (uint32_t i = 0; i < ws->n; i++) {
         struct worker *w = ws->list[i];
+        w->progress_at_ms = now_ms - w->progress_at_ms > own ? w->progress_at_ms + own : now_ms;
+        w->relink_until_ms += own;
         if (w->relinking && now_ms >= w->relink_until_ms)
             gone(w, false, "its link did not come back");
         if (!w->up || w->silent || w->stalled || !w->load.busy)

@@ -204,6 +204,23 @@ START_TEST(relay_progress_may_wrap)
 }
 END_TEST
 
+/* Workers and router share this loop. It stands still for longer than stall_ms, and looks at its
+ * workers before it has read what they said: nobody is suspected. */
+START_TEST(relay_own_stall_is_not_the_workers)
+{
+    go(play_busy, 100);
+    for (int i = 0; i < 3; i++) {
+        for (uint64_t end = clock_ms() + 400; clock_ms() < end;)
+            ;
+        run(60);
+        ck_assert_uint_eq(gen->attempt, 0);
+    }
+    slow_p->stuck = true; /* this is its own */
+    while (gen->attempt == 0)
+        run(20);
+}
+END_TEST
+
 static void play_kill_prefill(struct fake *f, const struct proto_prefill *m)
 {
     fake_kill(f);
@@ -625,6 +642,7 @@ Suite *test_suite(void)
     tcase_add_test(t, relay_debug_says_where);
     tcase_add_test(own, relay_deadlines);
     tcase_add_test(t, relay_progress_may_wrap);
+    tcase_add_test(t, relay_own_stall_is_not_the_workers);
     tcase_add_test(own, relay_herd_keeps_to_credits);
     tcase_add_test(own, relay_urgent_goes_first);
     tcase_add_test(own, relay_queue_is_bounded);
