@@ -28,6 +28,7 @@ static void stop(void)
 }
 
 #define SLOWLY "d1/engine.step@1+1=delay:2,d2/engine.step@1+1=delay:2"
+#define SLOWER "d1/engine.step@1+1=delay:5,d2/engine.step@1+1=delay:5"
 
 static uint32_t wanted; /* tokens, or moves */
 static bool has_tokens(struct relay *r, void *arg)
@@ -74,7 +75,7 @@ START_TEST(moves_there_and_back)
     enum { N = 5, MOVES = 4 };
     struct question q[N];
     struct answer *a[N];
-    start(SLOWLY, "kv_blocks=200");
+    start(SLOWER, "kv_blocks=200");
     for (uint32_t i = 0; i < N; i++) {
         q[i] = (struct question){.prompt = prompt + i,
                                  .n_prompt = 15 + 85 * i,
@@ -199,7 +200,7 @@ START_TEST(target_refuses)
     struct question q = {.prompt = prompt, .n_prompt = 200, .max_tokens = 150, .keep_going = true};
     struct question other = {
         .prompt = prompt + 7, .n_prompt = 250, .max_tokens = 80, .keep_going = true};
-    start(SLOWLY, _i == 2 ? "kv_blocks=10" : "kv_blocks=24");
+    start(_i == 0 ? SLOWER : SLOWLY, _i == 2 ? "kv_blocks=10" : "kv_blocks=24");
     struct answer *a = relay_ask(relay, &q, P, D), *b = NULL;
     if (_i == 0) {
         b = relay_ask(relay, &other, P, D2);

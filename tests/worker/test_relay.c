@@ -6,13 +6,27 @@ static struct relay *relay;
 static struct relay_worker *P, *D;
 static struct oracle oracle;
 
-static void start(const char *const *prefill, const char *const *decode)
+/* faults: BATON_FAULT of the decode worker. */
+static void start_with(const char *faults, const char *const *prefill, const char *const *decode)
 {
     relay = relay_create();
     P = relay_spawn(relay, PROTO_PREFILL_WORKER, prefill);
+    setenv("BATON_FAULT", faults, 1);
     D = relay_spawn(relay, PROTO_DECODE_WORKER, decode);
+    unsetenv("BATON_FAULT");
     relay_open(relay);
     oracle_open(&oracle);
+}
+
+static void start(const char *const *prefill, const char *const *decode)
+{
+    start_with("", prefill, decode);
+}
+
+/* Each token takes 2 ms: sequences overlap, whoever has to wait for a processor. */
+static void start_slowly(const char *const *prefill, const char *const *decode)
+{
+    start_with("engine.step@1+1=delay:2", prefill, decode);
 }
 
 static void stop(void)
@@ -257,7 +271,7 @@ static bool has_some(struct relay *r, void *arg)
 START_TEST(relay_cancel_frees_both_sides)
 {
     static int32_t prompt[1500];
-    start(NULL, NULL);
+    start_slowly(NULL, NULL);
     relay_prompt(prompt, 1500, 9);
     struct question q = {.prompt = prompt, .n_prompt = 100, .max_tokens = 1900, .keep_going = true};
     struct answer *a = relay_ask(relay, &q, P, D);
@@ -334,7 +348,7 @@ START_TEST(relay_preempts_the_youngest)
     static int32_t prompts[N][60];
     struct question q[N];
     struct answer *a[N];
-    start(NULL, SETTINGS("kv_blocks=20", "prefix_cache=off"));
+    start_slowly(NULL, SETTINGS("kv_blocks=20", "prefix_cache=off"));
     for (uint32_t i = 0; i < N; i++) {
         relay_prompt(prompts[i], 60, i + 70);
         q[i] = (struct question){.prompt = prompts[i],

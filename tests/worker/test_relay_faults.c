@@ -7,15 +7,30 @@ static struct relay_worker *P, *D, *D2;
 static struct oracle oracle;
 static int32_t prompt[1200];
 
-static void start(const char *const *prefill, const char *const *decode)
+/* faults: BATON_FAULT of the decode workers. */
+static void start_with(const char *faults, const char *const *prefill, const char *const *decode)
 {
     relay = relay_create();
     P = relay_spawn(relay, PROTO_PREFILL_WORKER, prefill);
+    setenv("BATON_FAULT", faults, 1);
     D = relay_spawn(relay, PROTO_DECODE_WORKER, decode);
     D2 = relay_spawn(relay, PROTO_DECODE_WORKER, decode);
+    unsetenv("BATON_FAULT");
     relay_open(relay);
     oracle_open(&oracle);
     relay_prompt(prompt, 1200, 1);
+}
+
+static void start(const char *const *prefill, const char *const *decode)
+{
+    start_with("", prefill, decode);
+}
+
+/* Each token takes 2 ms: what runs is not over before the test, which may have to wait for a
+ * processor, has done something to it. */
+static void start_slowly(const char *const *prefill, const char *const *decode)
+{
+    start_with("engine.step@1+1=delay:2", prefill, decode);
 }
 
 static void stop(void)
@@ -55,7 +70,7 @@ START_TEST(decode_worker_killed_while_it_generates)
     enum { N = 4 };
     struct question q[N];
     struct answer *a[N];
-    start(NULL, NULL);
+    start_slowly(NULL, NULL);
     for (uint32_t i = 0; i < N; i++) {
         q[i] = (struct question){.prompt = prompt + i,
                                  .n_prompt = 90,
@@ -222,8 +237,8 @@ END_TEST
 /* The link of the router breaks and comes back: RESUME, and tokens from where it stands. */
 START_TEST(router_link_resumed)
 {
-    struct question q = {.prompt = prompt, .n_prompt = 50, .max_tokens = 900, .keep_going = true};
-    start(NULL, NULL);
+    struct question q = {.prompt = prompt, .n_prompt = 50, .max_tokens = 500, .keep_going = true};
+    start_slowly(NULL, NULL);
     relay->mute_acks = true; /* so that old tokens come again */
     struct answer *a = relay_ask(relay, &q, P, D), *b = relay_ask(relay, &q, P, D);
     UNTIL(relay, has_some, a);
@@ -243,7 +258,7 @@ START_TEST(router_link_resumed)
     ck_assert_uint_gt(a->n, seen);
     b->used = false; /* not named in RESUME: freed */
     UNTIL(relay, relay_all_free, NULL);
-    ck_assert_uint_lt(b->n, 900);
+    ck_assert_uint_lt(b->n, 500);
     stop();
 }
 END_TEST
@@ -252,7 +267,7 @@ END_TEST
 START_TEST(router_gone)
 {
     struct question q = {.prompt = prompt, .n_prompt = 50, .max_tokens = 1900, .keep_going = true};
-    start(SETTINGS("router_grace_ms=200"), SETTINGS("router_grace_ms=200"));
+    start_slowly(SETTINGS("router_grace_ms=200"), SETTINGS("router_grace_ms=200"));
     struct answer *a = relay_ask(relay, &q, P, D);
     UNTIL(relay, has_some, a);
     for (int i = 0; i < relay->n_workers; i++)
@@ -277,8 +292,8 @@ static bool draining(struct relay *r, void *arg)
 /* SIGTERM: what runs is finished, new work refused, exit status 0. */
 START_TEST(drained)
 {
-    struct question q = {.prompt = prompt, .n_prompt = 50, .max_tokens = 600, .keep_going = true};
-    start(SETTINGS("drain_ms=20000"), SETTINGS("drain_ms=20000"));
+    struct question q = {.prompt = prompt, .n_prompt = 50, .max_tokens = 500, .keep_going = true};
+    start_slowly(SETTINGS("drain_ms=20000"), SETTINGS("drain_ms=20000"));
     struct answer *a = relay_ask(relay, &q, P, D);
     UNTIL(relay, has_some, a);
     kill(D->pid, SIGTERM);
@@ -338,7 +353,7 @@ END_TEST
 START_TEST(decode_worker_stopped)
 {
     struct question q = {.prompt = prompt, .n_prompt = 1200, .max_tokens = 30, .keep_going = true};
-    start(SETTINGS("stall_ms=200"), SETTINGS("stall_ms=200"));
+    start(SETTINGS("stall_ms=500"), SETTINGS("stall_ms=500"));
     struct question warm = {.prompt = prompt + 7, .n_prompt = 20, .max_tokens = 3};
     UNTIL(relay, relay_finished, relay_ask(relay, &warm, P, D));
     struct answer *a = relay_ask(relay, &q, P, D);

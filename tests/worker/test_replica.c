@@ -8,6 +8,7 @@ static struct oracle oracle;
 static int32_t prompt[1200];
 
 #define SLOWLY "d1/engine.step@1+1=delay:2,d2/engine.step@1+1=delay:2"
+#define SLOWER "d1/engine.step@1+1=delay:5,d2/engine.step@1+1=delay:5"
 
 /* faults: of the decode workers, d1 and d2. blocks: KV blocks of d2. lease: of d1. */
 static void start_with(const char *faults, const char *blocks, const char *lease)
@@ -103,7 +104,7 @@ START_TEST(goes_on_from_its_copy)
     struct question q[N];
     struct answer *a[N];
     uint32_t full = 0;
-    start(SLOWLY, "kv_blocks=200");
+    start(SLOWER, "kv_blocks=200");
     for (uint32_t i = 0; i < N; i++) {
         q[i] = (struct question){.prompt = prompt + i,
                                  .n_prompt = 15 + 85 * i,
