@@ -18,23 +18,11 @@ class Rig(Cluster):
     """A Cluster with BATON_FAULT=@FILE and, if asked for, proxies between router and workers."""
 
     def __init__(self, *options, proxied=False, **kw):
-        super().__init__(*options, **kw)
-        self.fault_file = Path(self.state, "faults")
+        super().__init__(*options, faults=True, **kw)
         self.proxies = Proxies() if proxied else None
         self.marks = {}
         self.names = []
         self.keep = False  # the logs, after stop
-
-    def local(self, *args, check=True, timeout=120):
-        old = os.environ.get("BATON_FAULT")
-        os.environ["BATON_FAULT"] = f"@{self.fault_file}"
-        try:
-            return super().local(*args, check=check, timeout=timeout)
-        finally:
-            if old is None:
-                del os.environ["BATON_FAULT"]
-            else:
-                os.environ["BATON_FAULT"] = old
 
     def start(self):
         super().start()
@@ -128,13 +116,7 @@ class Rig(Cluster):
 
     def arm(self, *entries):
         self.marks = {n: self.log_size(n) for n in self.names}
-        fresh = self.fault_file.with_suffix(".new")
-        fresh.write_text("\n".join(entries) + "\n")
-        fresh.rename(self.fault_file)
-
-    def disarm(self):
-        if self.fault_file.exists():
-            self.fault_file.unlink()
+        super().arm(*entries)
 
     def fired(self, name):
         """How often points were hit with an action since arm."""

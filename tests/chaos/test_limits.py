@@ -355,12 +355,18 @@ def test_two_routers_share_workers(load):
                 t.start()
             for t in both:
                 t.join()
-            r.arm(*[f"decoded-{k}/engine.step@1+1=delay:4" for k in (1, 2)])
+            r.arm(*[f"decoded-{k}/engine.step@1+1=delay:10" for k in (1, 2)])
 
             async def run():
+                running = asyncio.Event()
+
+                def event(out):
+                    if out.events > 20:
+                        running.set()
+
                 mine = [asyncio.create_task(ask(r.port, load.body(8, True))) for _ in range(4)]
-                theirs = [asyncio.create_task(ask(port, load.body(8, True))) for _ in range(4)]
-                await asyncio.sleep(0.4)
+                theirs = [asyncio.create_task(ask(port, load.body(8, True), event)) for _ in range(4)]
+                await asyncio.wait_for(running.wait(), 30 * SLOW)
                 p.kill()
                 return await asyncio.gather(*mine), await asyncio.gather(*theirs)
 

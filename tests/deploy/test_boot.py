@@ -143,6 +143,7 @@ def test_install_start_answer(box):
         assert a.startswith("0100007F:") or a.startswith("00000000000000000000000001000000:"), listeners
     # a line about a request is found by its id
     post({"prompt": [5, 6, 7], "max_tokens": 1, "no_such_field": 1}, **{"X-Request-Id": "boot-1"})
+    box.run("journalctl", "--sync")
     [line] = box.run("journalctl", "REQUEST_ID=boot-1", "-o", "json", "--no-pager").stdout.splitlines()
     fields = json.loads(line)
     assert "no_such_field" in fields["MESSAGE"] and fields["_SYSTEMD_UNIT"] == "routerd.service"

@@ -35,11 +35,12 @@ def free_port():
 
 
 class Cluster:
-    """One cluster under deploy/local.sh."""
+    """One cluster under deploy/local.sh. faults: its programs have fault points (see arm)."""
 
-    def __init__(self, *options, model=None, prefill=1, decode=1, sets=()):
+    def __init__(self, *options, model=None, prefill=1, decode=1, sets=(), faults=False):
         self.port = free_port()
         self.state = tempfile.mkdtemp(prefix="baton-e2e-")
+        self.fault_file = Path(self.state, "faults") if faults else None
         self.url = f"http://127.0.0.1:{self.port}"
         self.args = ["--model", str(model or default_model()), "--prefill", str(prefill), "--decode",
                      str(decode), *options]
@@ -47,8 +48,9 @@ class Cluster:
             self.args += ["--set", s]
 
     def local(self, *args, check=True, timeout=120):
+        env = {**os.environ, "BATON_FAULT": f"@{self.fault_file}"} if self.fault_file else None
         p = subprocess.run([str(LOCAL), *args, "--dir", self.state, "--port", str(self.port)],
-                           capture_output=True, text=True, timeout=timeout * SLOW)
+                           capture_output=True, text=True, timeout=timeout * SLOW, env=env)
         if check and p.returncode != 0:
             raise AssertionError(f"local.sh {' '.join(args)}: rc {p.returncode}\n{p.stdout}\n{p.stderr}")
         return p
@@ -128,6 +130,15 @@ class Cluster:
 
     def sum(self, name, *labels):
         return sum(v for (n, l), v in self.metrics().items() if n == name and l.issuperset(labels))
+
+    def arm(self, *entries):
+        """Faults of docs/HACKING.md, for a cluster that has them. A delay makes a state last that a test looks for."""
+        fresh = self.fault_file.with_suffix(".new")
+        fresh.write_text("\n".join(entries) + "\n")
+        fresh.rename(self.fault_file)
+
+    def disarm(self):
+        self.fault_file.unlink(missing_ok=True)
 
     def when_busy(self, *workers, seconds=60):
         """Waits until one of the workers decodes a sequence; its name."""

@@ -178,11 +178,12 @@ def test_equal_names_share_no_prefix(tiny, tmp_path):
 def test_a_router_that_drains_is_seen_to():
     """After SIGTERM: both listeners stay, /ready says why not, new requests get 503 with Retry-After, and what runs
     comes to its end. A second signal ends it at once."""
-    cluster = Cluster("--threads", "1", model=TINY / "llama")
+    cluster = Cluster("--threads", "1", model=TINY / "llama", faults=True)
     try:
         cluster.start()
         for again in (False, True):
             answers = []
+            cluster.arm("decoded-1/engine.step@1+1=delay:10")  # it runs until this is over
             body = {"prompt": [5, 6, 7], "n": 24, "max_tokens": 1900, "ignore_eos": True}
             t = threading.Thread(target=lambda: answers.append(attempt(cluster, body)))
             t.start()
@@ -199,6 +200,7 @@ def test_a_router_that_drains_is_seen_to():
             if again:
                 os.kill(pid, signal.SIGTERM)
                 wait_for(lambda: not alive(pid), 5)
+            cluster.disarm()
             t.join()
             assert (answers[0] is None) if again else answers[0][1]["usage"]["completion_tokens"] == 24 * 1900
             wait_for(lambda: not alive(pid), 20)

@@ -3,7 +3,7 @@ import concurrent.futures
 
 import pytest
 
-from conftest import TINY, Cluster, running, wait_for
+from conftest import TINY, Cluster, running
 
 PROMPTS = [[10 + (i * 7 + n) % 250 for i in range(n)] for n in (5, 33, 150, 290)]
 
@@ -12,10 +12,6 @@ def complete(cluster, prompt):
     status, answer = cluster.post("/v1/completions", {"prompt": prompt, "max_tokens": 30, "temperature": 0})
     assert status == 200, answer
     return answer["choices"][0]["text"]
-
-
-def received(cluster):
-    return cluster.sum("baton_kv_bytes_received_total")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +24,7 @@ def test_int8_half_the_bytes(small):
     complete(small, PROMPTS[3])
     small.settle()
     # 290 tokens are 19 blocks of 16, in 2 layers of 2 heads of size 32: integers and two scales.
-    assert wait_for(lambda: received(small), 5) == 19 * 2 * 2 * (16 * 2 * 32 + 16 * 2 * 4)
+    assert small.own("decoded-1", "baton_kv_bytes_received_total") == 19 * 2 * 2 * (16 * 2 * 32 + 16 * 2 * 4)
 
 
 def test_int8_one_answer(small):

@@ -1,4 +1,5 @@
 """The pages at /metrics: valid for Prometheus, on every daemon, idle and at work."""
+import math
 import re
 import shutil
 import subprocess
@@ -14,7 +15,12 @@ from conftest import ROOT, TINY, Cluster, running, wait_for
 
 @pytest.fixture(scope="module")
 def busy():
-    yield from running(Cluster(model=TINY / "llama", prefill=2, decode=2))
+    yield from running(Cluster(model=TINY / "llama", prefill=2, decode=2, faults=True))
+
+
+def heard(c, metric):
+    """Whether the router has what its workers say of themselves now."""
+    return math.isclose(c.sum(metric), sum(c.own(name, metric) for name in c.http if name != "routerd"))
 
 
 def pages(c):
@@ -37,12 +43,14 @@ def test_promtool(busy):
         body = {"prompt": f"number {i}", "max_tokens": 1500, "ignore_eos": True}
         done.append(len(busy.stream("/v1/completions", body)))
 
+    busy.arm(*(f"decoded-{i}/engine.step@1+1=delay:10" for i in (1, 2)))  # they run until this is over
     threads = [threading.Thread(target=client, args=(i,)) for i in range(24)]
     for t in threads:
         t.start()
     wait_for(lambda: busy.sum("baton_requests_running") > 4, 20)
     promtool_is_content(busy)
     busy.post("/v1/completions", b"{")
+    busy.disarm()
     for t in threads:
         t.join()
     assert done == [1502] * 24
@@ -52,11 +60,11 @@ def test_promtool(busy):
 
 def test_the_routers_page_has_the_workers(busy):
     page = pages(busy)
-    lines = page["routerd"].decode().splitlines()
     for name in ("prefilld-1", "prefilld-2", "decoded-1", "decoded-2"):
         families = {line.split("{")[0] for line in page[name].decode().splitlines() if f'worker="{name}"' in line}
-        there = {line.split("{")[0] for line in lines if f'worker="{name}"' in line}
-        assert families and families <= there, families - there
+        assert families
+        wait_for(lambda: families <= {n for n, labels in busy.metrics() if f'worker="{name}"' in labels}, 10)
+    lines = busy.get("/metrics")[1].splitlines()
     assert len({line for line in lines if line.startswith("# TYPE")}) == \
         sum(line.startswith("# TYPE") for line in lines), "a family is described once"
 
@@ -74,6 +82,8 @@ def test_names_are_documented(busy):
 
 def test_vllm_names(busy):
     """Off by default; the switch takes effect with a reload, and the load is under vLLM's names then."""
+    busy.settle()
+    wait_for(lambda: heard(busy, "baton_kv_blocks_free"), 10)
     assert "vllm:" not in busy.get("/metrics")[1]
     conf = Path(busy.state, "routerd.conf")
     text = conf.read_text()
@@ -120,14 +130,14 @@ def test_rows_and_handovers(busy):
     def prompts():
         return busy.sum("baton_prefill_tokens_total")
 
-    time.sleep(0.6)  # the pages of before have come
+    wait_for(lambda: all(heard(busy, n) for n in (*names, "baton_prefill_tokens_total")), 10)
     before, tokens, t = counts(), prompts(), time.monotonic()
     for k in range(3):
         body = {"prompt": [7 + (k * 31 + i * 7) % 200 for i in range(61)], "max_tokens": 6, "ignore_eos": True}
         assert busy.post("/v1/completions", {**body, "cache_salt": f"rows-{k}"})[0] == 200
     took = time.monotonic() - t
     wait_for(lambda: counts()["baton_handovers_total"] - before["baton_handovers_total"] >= 3, 10)
-    wait_for(lambda: counts()["baton_rows_total"] - before["baton_rows_total"] >= 3 * (61 + 5), 10)
+    wait_for(lambda: all(heard(busy, n) for n in (*names, "baton_prefill_tokens_total")), 10)
     grown = {n: v - before[n] for n, v in counts().items()}
     assert prompts() - tokens == 3 * 61 and grown["baton_rows_total"] >= 3 * (61 + 5)
     assert grown["baton_padded_rows_total"] >= 3 * (64 - 61) and grown["baton_handovers_total"] == 3

@@ -99,15 +99,13 @@ def test_edges(solo, n, length, kw):
 def test_one_prompt_in_the_cache(solo):
     """n=8 with 2,000 tokens of prompt: the blocks of one prompt, and a tail for each path."""
     prompt, n, length, block = list(range(3000, 5000)), 8, 50, 16
-    most, stop = {}, threading.Event()
-    full = solo.all_blocks()
-    before = solo.sum("baton_prefill_tokens_total")
+    used, stop = [0], threading.Event()
+    full = solo.own("decoded-1", "baton_kv_blocks")
+    before = solo.own("prefilld-1", "baton_prefill_tokens_total")
 
     def watch():
-        while not stop.is_set():
-            free = solo.free_blocks()
-            for labels, blocks in full.items():
-                most[labels] = max(most.get(labels, 0), blocks - free.get(labels, blocks))
+        while not stop.wait(0.01):
+            used.append(full - solo.own("decoded-1", "baton_kv_blocks_free"))
 
     t = threading.Thread(target=watch)
     t.start()
@@ -117,11 +115,11 @@ def test_one_prompt_in_the_cache(solo):
         stop.set()
         t.join()
     assert r["usage"]["prompt_tokens"] == 2000 and r["usage"]["completion_tokens"] == n * length
-    decode = next(v for k, v in most.items() if any('role="decode"' == x for x in k))
+    decode = max(used)
     one, tail = 2000 // block, (2000 % block + length) // block + 2
     assert one + n <= decode <= one + n * tail + n, (decode, one, tail)
     # Computed once: what the prefill worker did for the other paths is at most a block each.
-    computed = solo.sum("baton_prefill_tokens_total") - before
+    computed = solo.own("prefilld-1", "baton_prefill_tokens_total") - before
     assert 2000 <= computed <= 2000 + (n - 1) * block, computed
     solo.settle()
 
@@ -131,21 +129,27 @@ def pair():
     yield from running(Cluster(prefill=2, decode=2))
 
 
-@pytest.mark.parametrize("victim", ["decoded-1", "prefilld-1"])
+@pytest.mark.parametrize("victim", ["decoded", "prefilld"])
 def test_paths_survive_a_worker(pair, victim):
     kw = dict(n=4, max_tokens=90, temperature=1, ignore_eos=True, frequency_penalty=0.4)
+    retries = pair.sum("baton_retries_total")
     whole = [c["text"] for c in complete(pair, **kw)["choices"]]
     out = {}
     t = threading.Thread(target=lambda: out.update(got=streamed(pair, **kw)))
     tokens = pair.sum("baton_generated_tokens_total")
     t.start()
     wait_for(lambda: pair.sum("baton_generated_tokens_total") >= tokens + 40, 30)
-    os.kill(pair.pid(victim), signal.SIGKILL)
+    if victim == "decoded":
+        name = pair.kill_busy("decoded-1", "decoded-2")
+    else:
+        name = "prefilld-1"
+        os.kill(pair.pid(name), signal.SIGKILL)
     t.join()
     texts, finish, usage, _ = out["got"]
     assert [texts[i] for i in range(4)] == whole
     assert usage["completion_tokens"] == 360 and set(finish.values()) == {"length"}
-    pair.local("start", victim)
+    assert victim == "prefilld" or pair.sum("baton_retries_total") > retries, "the kill hit running paths"
+    pair.local("start", name)
     wait_for(lambda: len(pair.all_blocks()) == 4, 30)
     pair.settle(10)
     assert pair.sum("baton_divergence_total") == 0

@@ -32,8 +32,8 @@ def keys(tmp_path_factory):
 def limited(keys):
     os.environ["BATON_API_KEY"] = "sk-free"  # for local.sh
     try:
-        yield from running(Cluster("--threads", "1", model=TINY / "llama", sets=(f"routerd.api_key_file={keys}",
-                                                                                 "prefilld.prefill_chunk=64")))
+        yield from running(Cluster("--threads", "1", model=TINY / "llama", faults=True, sets=(
+            f"routerd.api_key_file={keys}", "prefilld.prefill_chunk=64", "stall_ms=60s")))  # a test stops a worker
     finally:
         del os.environ["BATON_API_KEY"]
 
@@ -113,6 +113,7 @@ def test_tokens_per_minute(limited):
 
 def test_requests_at_a_time(limited):
     """The third is refused; a client that leaves, and an answer that ends, make room."""
+    limited.arm("decoded-1/engine.step@1+1=delay:10")  # 19 s for what is asked first
     body = {"model": "llama", "prompt": [7] * 8, "max_tokens": 1900, "stream": True, "extra_body": {"ignore_eos": True}}
     with client(limited, "pair") as c:
         one, two = c.completions.create(**body), c.completions.create(**body)
@@ -124,12 +125,14 @@ def test_requests_at_a_time(limited):
         wait_for(lambda: metric(limited, "baton_tenant_requests_open", tenant="pair") == 1, 10)
         assert c.completions.create(model="llama", prompt="a", max_tokens=1).choices
         two.close()
+    limited.disarm()
     wait_for(lambda: metric(limited, "baton_tenant_requests_open") == 0, 10)
 
 
 def test_priority_class(limited):
     """Who has the urgent key is computed before those who came first, whatever requests say of themselves."""
     order, lock = [], threading.Lock()
+    limited.arm("prefilld-1/prefill.chunk@1+1=delay:2")  # so that ends are apart by more than clients need to hear of them
 
     def ask(name, i, priority):
         with client(limited, name, timeout=120 * SLOW) as c:
@@ -157,6 +160,7 @@ def test_priority_class(limited):
         for t in threads:
             t.join()
         assert order.index(name) in ((0,) if rank == 0 else (3, 4)), order
+    limited.disarm()
 
 
 def test_limits_change_by_a_reload(limited, keys):

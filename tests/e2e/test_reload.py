@@ -255,7 +255,7 @@ def listed(cluster):
 @pytest.fixture(scope="module")
 def six():
     yield from running(Cluster("--threads", "1", model=TINY / "llama", prefill=2, decode=2,
-                               sets=["prefix_cache=off"]))
+                               sets=["prefix_cache=off"], faults=True))
 
 
 def test_reload_changes_the_workers(six):
@@ -306,7 +306,8 @@ def test_a_worker_that_is_listed_no_more_finishes(six):
     try:
         six.reload("routerd", "reload: ")
         wait_for(lambda: len(listed(six)) == 3, 20)
-        body = {**PROMPT, "n": 24, "max_tokens": 1900}  # enough to be busy for some seconds
+        six.arm("decoded-1/engine.step@1+1=delay:10")  # it is busy until this is over
+        body = {**PROMPT, "n": 24, "max_tokens": 1900}
         t = threading.Thread(target=lambda: answers.append(six.post("/v1/completions", body)))
         t.start()
         six.when_busy("decoded-1")
@@ -314,11 +315,13 @@ def test_a_worker_that_is_listed_no_more_finishes(six):
         six.reload("routerd", "reload: ")
         assert listed(six)["decoded-1"] == "leaving"
         assert six.get("/ready")[0] == 503
+        six.disarm()
         t.join()
         [(status, answer)] = answers
         assert status == 200 and answer["usage"]["completion_tokens"] == 24 * 1900
         wait_for(lambda: set(listed(six)) == {"prefilld-1", "prefilld-2"}, 10)
     finally:
+        six.disarm()
         Path(six.state, "routerd.conf").write_text(text)
         six.reload("routerd", "reload: ")
     wait_for(lambda: len(listed(six)) == 4 and six.get("/ready")[0] == 200, 20)

@@ -3,8 +3,6 @@ that it holds when a worker dies. The default model does not think by itself; a 
 the opening tag makes all of its answer thinking until the limit closes it."""
 import concurrent.futures
 import json
-import os
-import signal
 
 import pytest
 
@@ -113,14 +111,14 @@ def test_limit_holds_when_a_worker_dies(thinker):
         wait_for(lambda: thinker.sum("baton_requests_running") == 8, 60)
         tokens = thinker.sum("baton_generated_tokens_total")
         wait_for(lambda: thinker.sum("baton_generated_tokens_total") > tokens + 20, 60, every=0.01)
-        os.kill(thinker.pid("decoded-1"), signal.SIGKILL)
+        name = thinker.kill_busy("decoded-1", "decoded-2")
         got = list(running_now)
     for i in range(8):
         assert got[i][:3] == want[i][:3]
         assert thinking_tokens(got[i][3]) == thinking_tokens(want[i][3]) == LIMIT + 3 * i + TAG
     assert thinker.sum("baton_retries_total") > before, "the kill hit running streams"
-    thinker.local("start", "decoded-1")
-    wait_for(lambda: thinker.status()["decoded-1"][1] == "ready", 30)
+    thinker.local("start", name)
+    wait_for(lambda: thinker.status()[name][1] == "ready", 30)
 
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
