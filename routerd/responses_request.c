@@ -355,11 +355,21 @@ static int check_others(const json_t *o, struct api_error *e)
 {
     const json_t *metadata = field_get(o, "metadata"), *v;
     const char *key;
-    bool store = false;
+    const json_t *options = field_get(o, "stream_options");
+    const json_t *summary = field_get(field_get(o, "reasoning"), "summary");
+    bool store = false, obfuscation = false; /* there is nothing that it could hide */
     int64_t calls = 0;
     TRY(field_bool(o, "store", &store, e));
     TRY(field_int(o, "max_tool_calls", 1, INT64_MAX, &calls, e));
     TRY(check_include(field_get(o, "include"), e));
+    if (options && !json_is_object(options))
+        return api_fail(e, "stream_options", NULL, "'stream_options' must be an object.");
+    if (field_bool(options, "include_obfuscation", &obfuscation, e) != STATUS_OK)
+        return api_fail(e, "stream_options", NULL,
+                        "'stream_options.include_obfuscation' must be true or false.");
+    if (summary && !known_word(summary, "auto concise detailed"))
+        return api_fail(e, "reasoning", NULL,
+                        "'reasoning.summary' must be one of: auto concise detailed.");
     if (metadata && (!json_is_object(metadata) || json_object_size(metadata) > METADATA_MAX))
         return api_fail(e, "metadata", NULL, "'metadata' must be an object of at most %d strings.",
                         METADATA_MAX);
@@ -487,8 +497,6 @@ int responses_translate(const json_t *o, json_t **out, char **echo, struct api_e
                                       "tool_choice",
                                       "max_tool_calls",
                                       "stream_options",
-                                      "user",
-                                      "safety_identifier",
                                       "context_management",
                                       "previous_response_id",
                                       "conversation",

@@ -140,6 +140,22 @@ static int keep_allowed(const json_t *list, struct think_params *p, struct api_e
     return rc;
 }
 
+static int check_function(const json_t *f, size_t index, struct api_error *e)
+{
+    const json_t *parameters = field_get(f, "parameters"), *strict = field_get(f, "strict");
+    const json_t *description = field_get(f, "description");
+    const char *wrong = NULL;
+    if (json_string_length(json_object_get(f, "name")) == 0)
+        wrong = "'name' must not be empty";
+    else if (parameters && !json_is_object(parameters))
+        wrong = "'parameters' must be a JSON Schema: an object";
+    else if (description && !json_is_string(description))
+        wrong = "'description' must be a string";
+    else if (strict && !json_is_boolean(strict)) /* either way calls that must be are kept to it */
+        wrong = "'strict' must be true or false";
+    return wrong ? api_fail(e, "tools", NULL, "tools[%zu]: %s.", index, wrong) : STATUS_OK;
+}
+
 static int parse_tools(const json_t *o, struct think_params *p, struct api_error *e)
 {
     const json_t *tools = field_get(o, "tools"), *choice = field_get(o, "tool_choice"), *tool;
@@ -158,6 +174,7 @@ static int parse_tools(const json_t *o, struct think_params *p, struct api_error
                             "tools[%zu] must be an object with 'type': 'function' and a 'function' "
                             "with a 'name'.",
                             i);
+        TRY(check_function(f, i, e));
     }
     bool none = json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0;
     if (json_array_size(tools) && !none)
