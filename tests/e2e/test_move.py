@@ -237,7 +237,7 @@ def test_without_a_peer_it_finishes(four):
 
 def test_draining_prefill_worker_leaves_when_its_kv_is_gone(four):
     """It computes and hands over what it has, and goes then, not before."""
-    four.arm(*SLOWED, "prefilld-1/prefill.layer@1+1=delay:200")
+    four.arm(*SLOWED, "prefilld-1/engine.step@1+1=delay:1000")  # its loop goes on, and can be asked
     some = bodies(4, 30)
 
     def act(seen):
