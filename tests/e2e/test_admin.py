@@ -178,7 +178,7 @@ def test_equal_names_share_no_prefix(tiny, tmp_path):
 def test_a_router_that_drains_is_seen_to():
     """After SIGTERM: both listeners stay, /ready says why not, new requests get 503 with Retry-After, and what runs
     comes to its end. A second signal ends it at once."""
-    cluster = Cluster("--threads", "1", model=TINY / "llama", faults=True)
+    cluster = Cluster("--threads", "1", model=TINY / "llama", faults=True, sets=[f"drain_ms={60 * SLOW}s"])
     try:
         cluster.start()
         for again in (False, True):
