@@ -263,7 +263,7 @@ def test_prefill_worker_dies_while_the_client_leaves(four):
     """The decode worker waits for nobody then, and leaks nothing."""
     for k in range(3):
         victim = f"prefilld-{1 + k % 2}"
-        four.arm(f"{victim}/CANCEL.received=kill", f"{victim}/prefill.layer@1+1=delay:10")
+        four.arm(f"{victim}/CANCEL.received=kill", *(f"prefilld-{i}/prefill.layer@1+1=delay:10" for i in (1, 2)))
 
         async def run():
             tasks = [asyncio.create_task(ask(four.port, body(prompt(900, j), 20, cold=True))) for j in range(4)]
