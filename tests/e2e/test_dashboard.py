@@ -134,6 +134,21 @@ def test_in_a_browser(tmp_path):
         browser.wait("wired > 0", 30 * SLOW)
         assert browser.js("document.getElementById('idle').hidden")
         asking.join()
+        browser.wait("!document.getElementById('idle').hidden", 30 * SLOW)
+        # so is a running sequence that moves, from the worker that had it
+        moving = threading.Thread(target=cluster.post, args=("/v1/completions", {
+            "prompt": "Once upon a time " * 20, "max_tokens": 1200, "ignore_eos": True}), kwargs={"timeout": 120})
+        moving.start()
+        source = cluster.when_busy("decoded-1", "decoded-2")
+        target = {"decoded-1": "decoded-2", "decoded-2": "decoded-1"}[source]
+        cells = f"[...document.querySelectorAll('#requests tr')].some(r => r.textContent.includes('{source}'))"
+        browser.wait(cells, 30 * SLOW)  # the page has seen where it was
+        drain = f"{cluster.admin}/admin/workers/{source}/drain"
+        urllib.request.urlopen(urllib.request.Request(drain, method="POST"), timeout=10 * SLOW).close()
+        browser.wait(f"document.getElementById('transfers').textContent.includes('{source} \u2192 {target}')", 30 * SLOW)
+        urllib.request.urlopen(urllib.request.Request(drain, method="DELETE"), timeout=10 * SLOW).close()
+        moving.join()
+        browser.wait("document.querySelectorAll('.worker.up').length === 3", 30 * SLOW)
         browser.js("document.getElementById('effort').value = 'low'")
         # A sampled answer may be nothing but thinking: then it is asked again.
         answers = "[...document.querySelectorAll('.answer')]"
