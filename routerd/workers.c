@@ -417,6 +417,7 @@ int workers_create(struct loop *loop, const struct workers_options *o,
     ws->arg = arg;
     ws->o = *o;
     ws->o.pools = pools;
+    ws->checked_ms = clock_ms();
     tls_context_get(ws->o.link.certificates);
     int rc = workers_prepare(ws, o->prefill, o->decode, &all, err, errlen);
     if (rc != STATUS_OK) {
@@ -534,7 +535,7 @@ void worker_send(struct worker *w, const struct proto_msg *m)
  * is not read yet, and nobody may be blamed for it. */
 static uint64_t own_stall(struct workers *ws, uint64_t now_ms)
 {
-    uint64_t since = ws->checked_ms ? now_ms - ws->checked_ms : 0;
+    uint64_t since = now_ms - ws->checked_ms;
     ws->checked_ms = now_ms;
     return since > OWN_STALL_MS ? since : 0;
 }

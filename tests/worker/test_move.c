@@ -137,7 +137,7 @@ START_TEST(target_killed)
     static const char *const points[] = {"kv.received", "HANDOFF.received", "HANDOFF_OK.sent"};
     char faults[200];
     struct question q = {.prompt = prompt, .n_prompt = 700, .max_tokens = 300, .keep_going = true};
-    snprintf(faults, sizeof faults, "%s,d2/%s@1=kill", SLOWLY, points[_i]);
+    snprintf(faults, sizeof faults, "%s,d2/%s@1=kill", SLOWER, points[_i]);
     start(faults, "kv_blocks=200");
     struct answer *a = relay_ask(relay, &q, P, D);
     until_tokens(a, 20);
@@ -160,7 +160,7 @@ static bool has_reserved(struct relay *r, void *arg)
 START_TEST(canceled_by_the_router)
 {
     struct question q = {.prompt = prompt, .n_prompt = 700, .max_tokens = 200, .keep_going = true};
-    start(SLOWLY ",d2/HANDOFF.received@1=drop", "kv_blocks=200");
+    start(SLOWER ",d2/HANDOFF.received@1=drop", "kv_blocks=200");
     struct answer *a = relay_ask(relay, &q, P, D);
     until_tokens(a, 20);
     relay_move(relay, a, D, D2);
@@ -179,7 +179,7 @@ END_TEST
 START_TEST(source_killed)
 {
     struct question q = {.prompt = prompt, .n_prompt = 700, .max_tokens = 200, .keep_going = true};
-    start(SLOWLY ",d1/kv.sent@1=kill", "kv_blocks=200");
+    start(SLOWER ",d1/kv.sent@1=kill", "kv_blocks=200");
     struct answer *a = relay_ask(relay, &q, P, D);
     until_tokens(a, 20);
     relay_move(relay, a, D, D2);
@@ -238,7 +238,7 @@ END_TEST
 START_TEST(damaged_on_the_way)
 {
     struct question q = {.prompt = prompt, .n_prompt = 700, .max_tokens = 200, .keep_going = true};
-    start(SLOWLY ",d1/kv.sent@1+3=corrupt", "kv_blocks=200");
+    start(SLOWER ",d1/kv.sent@1+3=corrupt", "kv_blocks=200");
     struct answer *a = relay_ask(relay, &q, P, D);
     until_tokens(a, 20);
     relay_move(relay, a, D, D2);
