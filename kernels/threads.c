@@ -13,11 +13,15 @@
  *
  * A helper has a slot. It takes a tile as the others do, then says in its slot which one it holds.
  * From there on the tile is won by compare-and-swap on the slot: by the helper, to write its
- * result, or by a thread that has waited for REDO_NS, to do the tile itself. (Between taking and
- * saying lie a few instructions, in which a stopped helper does hold everybody up; likewise while
- * it writes.) A helper that finishes the last tile leaves the next phase to the others (`orphan`),
- * for it could be stopped in the middle of publishing. Thread 0 does not park while there are
- * helpers: somebody must be there to do a tile again. */
+ * result, or by a thread that has waited for REDO_NS, to do the tile itself. A helper that finishes
+ * the last tile leaves the next phase to the others (`orphan`), for it could be stopped in the
+ * middle of publishing. Thread 0 does not park for good while there are helpers: somebody must be
+ * there to do a tile again.
+ *
+ * Between taking and saying lie a few instructions, and writing takes a microsecond or two, in
+ * which a stopped helper does hold everybody up; and the scheduler would leave it stopped for most
+ * of a second while others want its processor, as spinning and yielding threads do. So thread 0
+ * naps: then a processor has nothing better to run. */
 #include "kernels/threads.h"
 
 #include <linux/futex.h>
@@ -30,6 +34,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/assert.h"
@@ -39,6 +44,7 @@
 #define SPIN_NS    100000   /* about what a step boundary costs the caller (sampling, a frame) */
 #define SPIN_IDLE  1000000u /* of helpers, which take nothing away from anybody */
 #define REDO_NS    100000
+#define NAP_NS     200000
 #define SPIN_BURST 64 /* pauses between two looks at the clock */
 #define MAX_CPUS   1024
 
@@ -108,14 +114,22 @@ static bool spin(struct threads *t, uint32_t old, uint64_t ns)
     }
 }
 
+/* Sleeps while the word is `old`, or until it was for timeout, when not NULL. */
+static void park(struct threads *t, uint32_t old, const struct timespec *timeout)
+{
+    atomic_fetch_add(&t->sleepers, 1);
+    while (atomic_load(&t->word) == old) {
+        syscall(SYS_futex, &t->word, FUTEX_WAIT_PRIVATE, old, timeout, NULL, 0);
+        if (timeout)
+            break;
+    }
+    atomic_fetch_sub(&t->sleepers, 1);
+}
+
 static void wait_change(struct threads *t, uint32_t old, uint64_t ns)
 {
-    if (spin(t, old, ns))
-        return;
-    atomic_fetch_add(&t->sleepers, 1);
-    while (atomic_load(&t->word) == old)
-        syscall(SYS_futex, &t->word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-    atomic_fetch_sub(&t->sleepers, 1);
+    if (!spin(t, old, ns))
+        park(t, old, NULL);
 }
 
 static void bump(struct threads *t)
@@ -447,6 +461,6 @@ void threads_run(struct threads *t, const struct threads_job *job)
         if (!t->helpers)
             wait_change(t, word, SPIN_NS);
         else if (!spin(t, word, REDO_NS) && !redo(t, 0))
-            sched_yield();
+            park(t, word, &(struct timespec){.tv_nsec = NAP_NS});
     }
 }
