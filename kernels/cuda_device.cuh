@@ -114,8 +114,9 @@ DEVICE float ex2(float x)
 }
 
 #define LAUNCH(l, kernel, grid, block, shared, args)                                              \
-    emu_launch_kernel((l)->stream, #kernel, grid, block, shared, &(args), sizeof(args),           \
-                      [](const void *p_) { kernel(*(const __typeof__(args) *)p_); })
+    (__builtin_clear_padding(&(args)), /* what is no argument is no stale address either */       \
+     emu_launch_kernel((l)->stream, #kernel, grid, block, shared, &(args), sizeof(args),          \
+                       [](const void *p_) { kernel(*(const __typeof__(args) *)p_); }))
 
 static inline int emu_launch_kernel(void *stream, const char *name, dim3 grid, dim3 block,
                                     size_t shared, const void *args, size_t n_args,

@@ -530,7 +530,10 @@ int emu_submit(void *stream, const char *name, void (*body)(const void *args), c
                const uint32_t *block, size_t shared, const void *args, size_t n_args)
 {
     uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
-    struct emu_launch l = {.body = body, .shared = shared};
+    struct emu_launch l;
+    memset(&l, 0, sizeof l); /* gaps as well: the fake looks for stale addresses in all of it */
+    l.body = body;
+    l.shared = shared;
     if (n_args > sizeof l.args) {
         fprintf(stderr, "emu: %s: %zu bytes of arguments\n", name, n_args);
         abort();

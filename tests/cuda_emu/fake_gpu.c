@@ -708,6 +708,7 @@ static int matmul_run(struct gpu_matmul *p, uint32_t m, const void *x, const voi
         .d = *fake_matmul_desc(p), .m = m, .x = x, .w = w, .y = y, .workspace = workspace};
     if (m == 0 || m > r.d.m_max)
         fake_die("matmul: %u rows, the plan is for %u", m, r.d.m_max);
+    __builtin_clear_padding(&r);
     return fake_gpu_enqueue(s, "matmul", fake_matmul_run, &r, sizeof r);
 }
 
