@@ -80,7 +80,7 @@ ALL_LDLIBS = -Wl,--as-needed $(PKG_LIBS) -lm -pthread $(SAN) $(LDFLAGS)
 # Instruction sets: the suffix of a kernel file selects its flags; the choice is made at run time.
 ISA_avx2   = -mavx2 -mfma -mf16c
 ISA_avx512 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mfma -mf16c
-isa = $(if $(filter %_avx2.c,$1),$(ISA_avx2) -O3,$(if $(filter %_avx512.c,$1),$(ISA_avx512) -O3))
+isa = $(if $(filter %_avx2.c,$1),$(ISA_avx2) -O3,$(if $(filter %_avx512.c %_amx.c,$1),$(ISA_avx512) -O3))
 
 # MAIN files hold a main() and stay out of the room's library.
 MAINS = routerd/main.c prefilld/main.c decoded/main.c common/text/baton_text.c kernels/baton_bench.c \
@@ -264,7 +264,7 @@ configs-check: all
 	 deploy/settings.sh $(B)/bin | diff -u docs/SETTINGS.md - || rc=1; \
 	 [ $$rc = 0 ] || { echo "configs/ or docs/SETTINGS.md is not what the programs print: make configs"; exit 1; }
 tidy: ## clang-tidy over the C files
-	@clang-tidy --quiet $(filter-out %_avx2.c %_avx512.c,$(filter %.c,$(C_FILES))) -- $(filter-out -Werror,$(ALL_CFLAGS))
+	@clang-tidy --quiet $(filter-out %_avx2.c %_avx512.c %_amx.c,$(filter %.c,$(C_FILES))) -- $(filter-out -Werror,$(ALL_CFLAGS))
 
 BINS = routerd prefilld decoded baton-text
 # Units name the programs by their final paths, so they are written for a PREFIX.

@@ -2,7 +2,7 @@
  *
  * The driver (attention_rows) is shared by all instruction sets. Rows (query head x token, token by
  * token) walk the keys in tiles cut at absolute multiples of 256 positions: scores, online softmax
- * (running maximum and sum in base 2), values, for 12 rows at a time while the tile is in the
+ * (running maximum and sum in base 2), values, for 12 or 16 rows at a time while the tile is in the
  * cache. The order of a row's operations depends on its own position only:
  *
  *   - its maximum, sum and output change at the same tile ends, whatever rows are beside it;
@@ -140,9 +140,9 @@ static void attention_walk(const struct kernels *k, const struct attention_args 
             size_t keys = last - k0 < ATTENTION_TILE ? last - k0 : ATTENTION_TILE;
             expand_subs(k, a, (unsigned)((keys + KV_SUB - 1) / KV_SUB), s->expanded, sub);
         }
-        for (unsigned r = 0; r < n; r += ATTENTION_ROWS)
-            attention_tile(kernel, a, sub, k0, r, n - r < ATTENTION_ROWS ? n - r : ATTENTION_ROWS,
-                           s, st);
+        for (unsigned r = 0; r < n; r += kernel->rows)
+            attention_tile(kernel, a, sub, k0, r, n - r < kernel->rows ? n - r : kernel->rows, s,
+                           st);
     }
 }
 
@@ -258,4 +258,4 @@ static void values(unsigned n, float (*o)[HEAD_DIM_MAX], const float (*p)[ATTENT
     }
 }
 
-const struct attention_kernel attention_c = {load_q, scores, softmax, values};
+const struct attention_kernel attention_c = {12, load_q, scores, softmax, values};

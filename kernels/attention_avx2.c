@@ -183,4 +183,4 @@ static void values(unsigned n, float (*o)[HEAD_DIM_MAX], const float (*p)[ATTENT
             value_tile(4, 2, false, o, p, alpha, sub, n_pairs, head_dim);
 }
 
-const struct attention_kernel attention_avx2 = {load_q, scores, softmax, values};
+const struct attention_kernel attention_avx2 = {12, load_q, scores, softmax, values};

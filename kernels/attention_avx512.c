@@ -9,10 +9,11 @@
 #include "kernels/cpu.h"
 #include "kernels/exp2_avx512.h"
 
+#define MR       12 /* rows of a call */
 #define AHEAD    4 /* sub-blocks: 16 KB with a head of 64 */
 #define FEW_ROWS 6 /* up to so many rows a pass over K and V is bound by memory */
 
-static void load_q(const float *q, float scale, size_t head_dim, void *out)
+void attention_load_q_avx512(const float *q, float scale, size_t head_dim, void *out)
 {
     __m512 s = _mm512_set1_ps(scale);
     for (size_t d = 0; d < head_dim; d += 16)
@@ -32,7 +33,7 @@ INLINE void score_pair(const int n, const bool ahead, const float (*q)[HEAD_DIM_
                        const uint8_t *k0, const uint8_t *k1, const uint8_t *a0, const uint8_t *a1,
                        size_t head_dim, float *s)
 {
-    __m512 acc[ATTENTION_ROWS][2];
+    __m512 acc[MR][2];
 #pragma GCC unroll 12
     for (int r = 0; r < n; r++)
         acc[r][0] = acc[r][1] = _mm512_setzero_ps();
@@ -104,8 +105,9 @@ INLINE __mmask16 lanes(unsigned j, unsigned visible)
     return visible > 16 * j ? (__mmask16)((1u << (visible - 16 * j)) - 1) : 0;
 }
 
-static void softmax(const float *s, void *out, const uint8_t *const *sub, size_t head_dim,
-                    unsigned n_sub, unsigned visible, float *max, float *sum, float *alpha)
+void attention_softmax_avx512(const float *s, void *out, const uint8_t *const *sub, size_t head_dim,
+                              unsigned n_sub, unsigned visible, float *max, float *sum,
+                              float *alpha)
 {
     uint16_t *p = out;
     const __m512 none = _mm512_set1_ps(-1e30f);
@@ -222,4 +224,5 @@ static void values(unsigned n, float (*o)[HEAD_DIM_MAX], const float (*p)[ATTENT
 #undef CASE
 }
 
-const struct attention_kernel attention_avx512 = {load_q, scores, softmax, values};
+const struct attention_kernel attention_avx512 = {MR, attention_load_q_avx512, scores,
+                                                  attention_softmax_avx512, values};

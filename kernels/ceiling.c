@@ -130,10 +130,11 @@ struct ceiling *ceiling_create(const char *isa, struct threads *pool, bool cpu_t
     c->f32 = c->bf16 = peak_f32_c;
     c->int8 = peak_int8_c;
 #ifdef __x86_64__
-    if (strcmp(isa, "avx512") == 0) {
+    bool amx = strcmp(isa, "amx") == 0;
+    if (amx || strcmp(isa, "avx512") == 0) {
         c->f32 = peak_f32_avx512;
-        c->bf16 = peak_bf16_avx512;
-        c->int8 = peak_int8_avx512;
+        c->bf16 = amx ? peak_bf16_amx : peak_bf16_avx512;
+        c->int8 = amx ? peak_int8_amx : peak_int8_avx512;
     } else if (strcmp(isa, "avx2") == 0) {
         c->f32 = c->bf16 = peak_f32_avx2; /* no bf16 products: they are multiplied as floats */
         c->int8 = peak_int8_avx2;

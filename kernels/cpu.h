@@ -48,7 +48,7 @@ static inline void linear_store(const struct linear_args *a, uint32_t r, const f
     }
 }
 
-#define ATTENTION_ROWS  12 /* most rows of a kernel's call */
+#define ATTENTION_ROWS  16 /* most rows of a kernel's call */
 #define ATTENTION_MOST  48 /* and of attention_rows */
 #define ATTENTION_TILE  256
 #define ATTENTION_PART  2048 /* keys, a multiple of the tile: see attention_part */
@@ -58,6 +58,7 @@ static inline void linear_store(const struct linear_args *a, uint32_t r, const f
 
 /* The steps of attention over one tile of keys. A row is one query head of one token. */
 struct attention_kernel {
+    unsigned rows; /* most of a call */
     /* q[head_dim] times scale, in the kernel's own form (at most HEAD_DIM_MAX floats). */
     void (*load_q)(const float *q, float scale, size_t head_dim, void *out);
     /* s[r][16 j + t] = q[r] . K(sub[j], t), j < n_sub. */
@@ -130,6 +131,7 @@ void attention_join(const struct attention_args *a, const float *parts, size_t n
 struct kernels {
     const char *isa;
     bool bf16_act; /* BF16 weights take bf16 activations */
+    unsigned rows; /* of a tile of a linear layer: what amortises the reading of its weights */
     linear_fn linear_f32, linear_bf16, linear_q8, linear_q8k, linear_q4;
     /* y = x / rms(x) * gain; gain may be NULL. y may be x. */
     void (*rmsnorm)(const float *x, const float *gain, size_t n, float eps, float *y);
@@ -148,7 +150,7 @@ struct kernels {
     void (*kv_expand)(const uint8_t *sub, size_t head_dim, uint16_t *out);
 };
 
-/* NULL when this build or machine lacks the set. isa: "auto", "avx512", "avx2", "c". */
+/* NULL when this build or machine lacks the set. isa: "auto", "amx", "avx512", "avx2", "c". */
 const struct kernels *kernels_select(const char *isa);
 
 #define KERNELS_DECLARE(set)                                                                       \
@@ -175,5 +177,14 @@ void kv_append_bf16_avx512(void *sub, size_t head_dim, size_t slot, const float 
 void kv_append_int8_avx512(void *sub, size_t head_dim, size_t slot, const float *k, const float *v,
                            bool zero_partner);
 void quant_bf16_avx512(const float *x, size_t n, uint16_t *h);
+void attention_load_q_avx512(const float *q, float scale, size_t head_dim, void *out);
+void attention_softmax_avx512(const float *s, void *out, const uint8_t *const *sub, size_t head_dim,
+                              unsigned n_sub, unsigned visible, float *max, float *sum,
+                              float *alpha);
+/* amx: AVX-512, with these instead. */
+void linear_bf16_amx(const struct linear_args *a);
+void linear_q8_amx(const struct linear_args *a);
+void linear_q4_amx(const struct linear_args *a);
+extern const struct attention_kernel attention_amx;
 
 #endif

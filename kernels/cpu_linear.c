@@ -104,7 +104,7 @@ static struct split split_of(const struct cpu_backend *b, const struct call *c)
     if (s.rows == 0)
         return s;
     s.units = c->w->interleave ? c->w->n_panels / 2 : c->w->n_panels;
-    s.row_blocks = ceil_div(s.rows, CPU_ROWS);
+    s.row_blocks = ceil_div(s.rows, b->kernels->rows);
     s.per_block = ceil_div(s.rows, s.row_blocks);
     size_t workers = cpu_workers(b), least = ceil_div(s.units, CPU_HELP_UNITS);
     s.groups = workers == 1 ? 1 : ceil_div(workers * TILES_PER_THREAD, s.row_blocks);
@@ -161,9 +161,8 @@ static void unit_plain(const struct call *c, struct linear_args *a, struct cpu_s
         }
 }
 
-/* A gate and an up panel, then silu(g) * u over the gate's 32 columns of s->row. */
-static void unit_gated(const struct cpu_backend *b, const struct call *c, struct linear_args *a,
-                       struct cpu_scratch *s, size_t n)
+/* A gate and an up panel, side by side in s->row. */
+static void unit_gated(const struct call *c, struct linear_args *a, struct cpu_scratch *s)
 {
     a->bias = NULL;
     a->add = false;
@@ -173,27 +172,92 @@ static void unit_gated(const struct cpu_backend *b, const struct call *c, struct
     a->w += c->w->panel_bytes;
     a->c = s->row[0] + PANEL;
     c->linear(a);
-    for (size_t r = 0; r < a->m; r++)
-        b->kernels->silu(s->row[r], s->row[r] + PANEL, n, s->row[r]);
+}
+/* And what comes of row r, n numbers in s->row[r]. */
+static const float *gated_row(const struct cpu_backend *b, struct cpu_scratch *s, size_t r,
+                              size_t n)
+{
+    b->kernels->silu(s->row[r], s->row[r] + PANEL, n, s->row[r]);
+    return s->row[r];
 }
 
-/* n numbers of the hidden layer from column `first` on, of a row, to where they are wanted. */
-static void store_hidden(const struct cpu_backend *b, const struct call *c, size_t row,
-                         size_t first, size_t n, const float *h)
+/* Where columns `first` to first + 31 of a row of the hidden layer go, in the form that OP_DOWN
+ * takes, and how far it is to the next row. */
+struct hidden_place {
+    struct act at;
+    size_t k, blocks, sums; /* to the next row: numbers, scales, sums */
+    bool floats;
+};
+static struct hidden_place hidden_place(const struct cpu_backend *b, const struct call *c,
+                                        size_t row, size_t first)
 {
-    if (!c->down || takes_floats(b, c->down)) {
-        float *out = c->down ? b->hidden.f : c->out;
-        memcpy(out + row * c->out_width + first, h, n * sizeof *h);
+    struct hidden_place h = {.floats = !c->down || takes_floats(b, c->down), .k = c->out_width};
+    if (h.floats) {
+        h.at.f = (c->down ? b->hidden.f : c->out) + row * h.k + first;
+        return h;
+    }
+    size_t per = c->down->format == WEIGHT_Q8K ? 2 : 1, block = first / Q_BLOCK;
+    h.at = act_at(&b->hidden, row, c->down);
+    h.k = c->down->k;
+    h.blocks = h.k / Q_BLOCK;
+    h.sums = per * h.blocks;
+    h.at.h += first;
+    h.at.q += first;
+    h.at.d += block;
+    h.at.ds += block;
+    h.at.s += per * block;
+    return h;
+}
+/* n numbers of a row; moves on to the next. */
+static void store_hidden(const struct cpu_backend *b, const struct call *c, struct hidden_place *h,
+                         const float *x, size_t n)
+{
+    if (h->floats) {
+        memcpy(h->at.f, x, n * sizeof *x);
+        h->at.f += h->k;
         return;
     }
-    struct act a = act_at(&b->hidden, row, c->down);
-    size_t block = first / Q_BLOCK;
-    a.h += first;
-    a.q += first;
-    a.d += block;
-    a.ds += block;
-    a.s += (c->down->format == WEIGHT_Q8K ? 2 : 1) * block;
-    convert(b, c->down, h, n, &a);
+    convert(b, c->down, x, n, &h->at);
+    h->at.h += h->k;
+    h->at.q += h->k;
+    h->at.d += h->blocks;
+    h->at.ds += h->blocks;
+    h->at.s += h->sums;
+}
+
+/* What a unit will write, fetched while it is computed: a row's part is a line or two far from the
+ * next row's, and a store that waits for each costs as much as half the product. */
+static void fetch_rows(const void *first, size_t row_bytes, size_t n, size_t rows)
+{
+    const char *p = first;
+    for (size_t r = 0; r < rows; r++, p += row_bytes)
+        for (size_t i = 0; i < n; i += 64)
+            __builtin_prefetch(p + i, 1, 2);
+}
+
+static void fetch_out(const struct cpu_backend *b, const struct call *c, size_t row, size_t rows,
+                      size_t first, size_t n)
+{
+    if (rows <= CPU_FEW_ROWS)
+        return;
+    if (c->kind != OP_GATE_UP) {
+        fetch_rows(c->out + row * c->out_width + first, c->out_width * sizeof(float),
+                   n * sizeof(float), rows);
+        return;
+    }
+    struct hidden_place h = hidden_place(b, c, row, first);
+    if (h.floats) {
+        fetch_rows(h.at.f, h.k * sizeof *h.at.f, n * sizeof *h.at.f, rows);
+    } else if (c->down->format == WEIGHT_BF16) {
+        fetch_rows(h.at.h, h.k * sizeof *h.at.h, n * sizeof *h.at.h, rows);
+    } else {
+        fetch_rows(h.at.q, h.k, n, rows);
+        fetch_rows(h.at.d, h.blocks * sizeof *h.at.d, 1, rows);
+        if (c->down->format != WEIGHT_Q8)
+            fetch_rows(h.at.ds, h.blocks * sizeof *h.at.ds, 1, rows);
+        if (c->down->format != WEIGHT_Q4)
+            fetch_rows(h.at.s, h.sums * sizeof *h.at.s, 1, rows);
+    }
 }
 
 static const uint8_t *unit_weights(const struct call *c, size_t unit)
@@ -230,14 +294,16 @@ void linear_run(struct cpu_backend *b, const struct call *c, struct cpu_scratch 
     for (size_t unit = p.unit; unit < p.end; unit++) {
         size_t first = unit * PANEL, n = min_size(PANEL, c->out_width - first);
         a.w = unit_weights(c, unit);
+        fetch_out(b, c, p.row, p.rows, first, n);
         if (!c->w->interleave) {
             unit_plain(c, &a, s, first, c->out + p.row * c->out_width + first, c->out_width,
                        adds(c));
             continue;
         }
-        unit_gated(b, c, &a, s, n);
+        unit_gated(c, &a, s);
+        struct hidden_place h = hidden_place(b, c, p.row, first);
         for (size_t r = 0; r < p.rows; r++)
-            store_hidden(b, c, p.row + r, first, n, s->row[r]);
+            store_hidden(b, c, &h, gated_row(b, s, r, n), n);
     }
 }
 
@@ -281,9 +347,9 @@ static void compute(const struct cpu_backend *b, struct cpu_scratch *s)
             unit_plain(c, &a, s, first, out, width, false);
             continue;
         }
-        unit_gated(b, c, &a, s, n);
+        unit_gated(c, &a, s);
         for (size_t r = 0; r < p->rows; r++)
-            memcpy(out + r * width, s->row[r], n * sizeof *out);
+            memcpy(out + r * width, gated_row(b, s, r, n), n * sizeof *out);
     }
 }
 
@@ -294,13 +360,18 @@ static void finish(const struct cpu_backend *b, struct cpu_scratch *s)
     const struct linear_place *p = &h->place;
     size_t width = (p->end - p->unit) * PANEL, first = p->unit * PANEL;
     size_t n = min_size(width, c->out_width - first);
+    if (c->kind == OP_GATE_UP) {
+        for (size_t i = 0; i < n; i += PANEL) {
+            struct hidden_place to = hidden_place(b, c, p->row, first + i);
+            for (size_t r = 0; r < p->rows; r++)
+                store_hidden(b, c, &to, h->out + r * width + i, min_size(PANEL, n - i));
+        }
+        return;
+    }
     for (size_t r = 0; r < p->rows; r++) {
         const float *from = h->out + r * width;
         float *to = c->out + (p->row + r) * c->out_width + first;
-        if (c->kind == OP_GATE_UP)
-            for (size_t i = 0; i < n; i += PANEL)
-                store_hidden(b, c, p->row + r, first + i, min_size(PANEL, n - i), from + i);
-        else if (adds(c))
+        if (adds(c))
             for (size_t i = 0; i < n; i++)
                 to[i] += from[i];
         else

@@ -43,19 +43,21 @@ INLINE struct fetch fetch_begin(const struct linear_args *a, size_t panel, uint3
     return (struct fetch){(const char *)a->w + panel, (lines + steps * over - 1) / (steps * over)};
 }
 
+/* 16 columns of a row, from column `col` on. */
+INLINE void linear_finish_half(const struct linear_args *a, uint32_t row, size_t col, __m512 v)
+{
+    float *c = a->c + row * a->ldc + col;
+    if (a->bias)
+        v = _mm512_add_ps(v, _mm512_loadu_ps(a->bias + col));
+    if (a->add)
+        v = _mm512_add_ps(_mm512_loadu_ps(c), v);
+    _mm512_storeu_ps(c, v);
+}
+
 INLINE void linear_finish(const struct linear_args *a, uint32_t row, __m512 v0, __m512 v1)
 {
-    float *c = a->c + row * a->ldc;
-    if (a->bias) {
-        v0 = _mm512_add_ps(v0, _mm512_loadu_ps(a->bias));
-        v1 = _mm512_add_ps(v1, _mm512_loadu_ps(a->bias + 16));
-    }
-    if (a->add) {
-        v0 = _mm512_add_ps(_mm512_loadu_ps(c), v0);
-        v1 = _mm512_add_ps(_mm512_loadu_ps(c + 16), v1);
-    }
-    _mm512_storeu_ps(c, v0);
-    _mm512_storeu_ps(c + 16, v1);
+    linear_finish_half(a, row, 0, v0);
+    linear_finish_half(a, row, 16, v1);
 }
 
 /* Runs `micro` (a macro of a constant row count) for mr rows. */

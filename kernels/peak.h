@@ -13,5 +13,7 @@ double peak_int8_avx2(size_t n);
 double peak_f32_avx512(size_t n);
 double peak_bf16_avx512(size_t n);
 double peak_int8_avx512(size_t n);
+double peak_bf16_amx(size_t n);
+double peak_int8_amx(size_t n);
 
 #endif
