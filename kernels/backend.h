@@ -120,7 +120,7 @@ struct replay;
 
 struct backend_options {
     const char *name; /* "auto", "ref", "cpu", "cuda" (in programs built with it) */
-    const char *isa;  /* cpu: "auto", "avx512", "avx2", "c"; $BATON_ISA overrides "auto" */
+    const char *isa;  /* cpu: "auto", "amx", "avx512", "avx2", "c"; $BATON_ISA overrides "auto" */
     int threads;      /* compute threads, the caller's included; at least 1 */
     int helpers;      /* cpu: further threads that use only what nobody else wants (threads.h) */
     const char *cpus; /* affinity, "0-3,8" or NULL; the i-th thread gets the i-th CPU */

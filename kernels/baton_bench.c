@@ -484,7 +484,7 @@ static void usage(FILE *to)
           "  --context C,...  tokens behind which they do (128)\n"
           "  --chunk N        most prompt tokens in a step (512)\n"
           "  --runs N         measurements of each phase (5)\n"
-          "  --isa SET        auto, avx512, avx2 or c\n"
+          "  --isa SET        auto, amx, avx512, avx2 or c\n"
           "  --weights F      auto, bf16, int8, int4 or f32\n"
           "  --kv F           KV cache: bf16 or int8\n"
           "  --kernels        the table of single kernels, on one core\n"

@@ -168,6 +168,7 @@ static void micro_rows(uint32_t mr, const struct linear_args *a, const struct mi
                        size_t n, int32_t (*c)[TILE_ROWS][16], struct fetch *f)
 {
     switch (mr) {
+        MICRO_CASE(11)
         MICRO_CASE(12)
         MICRO_CASE(13)
         MICRO_CASE(14)

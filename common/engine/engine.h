@@ -21,7 +21,7 @@
 
 struct engine_options {
     const char *backend;   /* "auto", "ref", "cpu", "cuda" */
-    const char *isa;       /* "auto", "avx512", "avx2", "c" */
+    const char *isa;       /* "auto", "amx", "avx512", "avx2", "c" */
     const char *weights;   /* "auto", "bf16", "int8", "int4", "f32" */
     const char *kv_format; /* NULL or "auto" (bf16), "bf16", "int8"; "f32" with backend "ref" */
     int threads;

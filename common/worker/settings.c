@@ -32,7 +32,7 @@ const struct config_key worker_keys[] = {
      "Who computes: cuda is a GPU, in programs that were built with it; ref is plain C and slow, "
      "the "
      "yardstick of the tests. auto: a GPU where there is one, else the CPU."},
-    {"isa", CONFIG_ENUM, AT(isa), "auto", 0, 0, "auto|avx512|avx2|c", NULL,
+    {"isa", CONFIG_ENUM, AT(isa), "auto", 0, 0, "auto|amx|avx512|avx2|c", NULL,
      "Instruction set of the CPU backend. All workers of a cluster should use the same: equal ones "
      "give equal tokens."},
     {"weights", CONFIG_ENUM, AT(weights), "auto", 0, 0, "auto|bf16|int8|int4|f32", NULL,

@@ -43,6 +43,8 @@ static inline bool rig_has_isa(const char *isa)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    if (strcmp(isa, "amx") == 0)
+        return system("grep -qw amx_bf16 /proc/cpuinfo && grep -qw amx_int8 /proc/cpuinfo") == 0;
     return true;
 }
 

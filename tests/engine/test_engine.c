@@ -15,8 +15,8 @@ static const char *const models[] = {"tiny/llama-mixed.gguf",
                                      "tiny/llama-q4_0.gguf",
                                      "tiny/llama-q4_1.gguf",
                                      "tiny/qwen3-q8_0.gguf"};
-static const char *const isas[] = {"c", "avx2", "avx512"};
-#define N_ISAS 3
+static const char *const isas[] = {"c", "avx2", "avx512", "amx"};
+#define N_ISAS 4
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_MODELS 3 /* the first three go through all code; the others only differ in bits */
 #else

@@ -24,7 +24,7 @@ static const struct {
     const char *backend, *isa, *weights;
 } paths[] = {{"ref", "auto", "auto"},  {"cpu", "c", "f32"},  {"cpu", "avx2", "f32"},
              {"cpu", "avx512", "f32"}, {"cpu", "c", "auto"}, {"cpu", "avx2", "auto"},
-             {"cpu", "avx512", "auto"}};
+             {"cpu", "avx512", "auto"}, {"cpu", "amx", "auto"}};
 #define N_PATHS ((int)(sizeof paths / sizeof paths[0]))
 
 static struct rig rig;

@@ -49,7 +49,7 @@ static void golden_case(const json_t *c, struct tally *t)
     rig_seq_fini(&seq);
 }
 
-static const char *const isas[] = {"avx512", "avx2"};
+static const char *const isas[] = {"amx", "avx512", "avx2"};
 
 START_TEST(golden_best_tokens)
 {
@@ -129,8 +129,8 @@ Suite *test_suite(void)
 {
     Suite *s = suite_create("golden");
     TCase *t = tcase_create("default model");
-    tcase_add_loop_test(t, golden_best_tokens, 0, 2);
-    tcase_add_loop_test(t, golden_mean_log_probability, 0, 2);
+    tcase_add_loop_test(t, golden_best_tokens, 0, 3);
+    tcase_add_loop_test(t, golden_mean_log_probability, 0, 3);
     tcase_add_test(t, golden_one_answer);
     tcase_set_timeout(t, 120);
     suite_add_tcase(s, t);

@@ -6,8 +6,8 @@
 
 #include "kernels/cpu.h"
 
-#define N_ISAS 3
-static const char *const isas[N_ISAS] = {"c", "avx2", "avx512"};
+#define N_ISAS 4
+static const char *const isas[N_ISAS] = {"c", "avx2", "avx512", "amx"};
 
 static inline const struct kernels *isa_kernels(int i)
 {

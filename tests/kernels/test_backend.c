@@ -66,7 +66,7 @@ START_TEST(backend_refuses)
     ck_assert_str_eq(err, "backend \"gpu\" is unknown (auto, ref, cpu, cuda)");
     o = (struct backend_options){.name = "cpu", .isa = "mmx", .threads = 1};
     ck_assert_int_eq(backend_create(&o, &good, &b, err, sizeof err), STATUS_UNSUPPORTED);
-    ck_assert_str_eq(err, "isa \"mmx\" is unknown (auto, avx512, avx2, c)");
+    ck_assert_str_eq(err, "isa \"mmx\" is unknown (auto, amx, avx512, avx2, c)");
     o = (struct backend_options){.name = "cpu", .isa = "c", .threads = 0};
     ck_assert_int_eq(backend_create(&o, &good, &b, err, sizeof err), STATUS_INVALID);
     ck_assert_ptr_null(b);
@@ -84,7 +84,7 @@ START_TEST(backend_isa_from_environment)
     backend_destroy(b);
     setenv("BATON_ISA", "sse9", 1);
     ck_assert_int_eq(backend_create(&o, &good, &b, err, sizeof err), STATUS_UNSUPPORTED);
-    ck_assert_str_eq(err, "BATON_ISA \"sse9\" is unknown (auto, avx512, avx2, c)");
+    ck_assert_str_eq(err, "BATON_ISA \"sse9\" is unknown (auto, amx, avx512, avx2, c)");
     o.isa = "c"; /* what was configured wins */
     ck_assert_ok(backend_create(&o, &good, &b, err, sizeof err));
     backend_destroy(b);

@@ -20,7 +20,7 @@ static const struct tiny_shape shapes[] = {
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
-static const char *const isas[] = {"c", "avx2", "avx512"};
+static const char *const isas[] = {"c", "avx2", "avx512", "amx"};
 #define N_ISAS (sizeof isas / sizeof *isas)
 
 /* Prompts that cross sub-blocks, blocks and the 256-key tile, odd and even, then decode steps. */

@@ -260,7 +260,7 @@ static const struct {
 /* Tiles are redone and dropped as it happens; the logits and all KV must not tell. */
 START_TEST(helpers_same_bits)
 {
-    static const char *const isas[] = {"c", "avx2", "avx512"};
+    static const char *const isas[] = {"c", "avx2", "avx512", "amx"};
 #ifdef __SANITIZE_THREAD__
     printf("SKIP helpers_same_bits: late helpers read what they then throw away\n");
     return;
@@ -300,7 +300,7 @@ Suite *test_suite(void)
     tcase_add_test(tc, helpers_stopped_while_they_write);
     tcase_add_test(tc, helpers_leave_other_jobs_alone);
     tcase_add_test(tc, helpers_refuse_bad_input);
-    tcase_add_loop_test(tc, helpers_same_bits, 0, 9);
+    tcase_add_loop_test(tc, helpers_same_bits, 0, 12);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -28,7 +28,8 @@ struct fixture {
     struct weight *w;
     linear_fn fn;
     struct matrix_view view;
-    float x[ROWS * 1536];
+    uint32_t rows;
+    float *x; /* [rows][k] */
     float bias[96 + PANEL];
     struct act act;
     void *act_mem;
@@ -40,11 +41,12 @@ static bool quantised(enum weight_format f)
 }
 
 static void fixture_init(struct fixture *f, const struct kernels *k, enum weight_format format,
-                         uint32_t type, uint32_t n, uint32_t depth)
+                         uint32_t type, uint32_t n, uint32_t depth, uint32_t rows)
 {
     char err[100];
     struct tiny_random r = {.key = n * 1000 + depth};
     f->kernels = k;
+    f->rows = rows;
     f->store = (struct weight_store){0};
     ck_assert_ok(threads_create(1, NULL, &f->pool, err, sizeof err));
     f->view = tiny_matrix(&r, type, n, depth, 1);
@@ -55,7 +57,8 @@ static void fixture_init(struct fixture *f, const struct kernels *k, enum weight
             : format == WEIGHT_Q8   ? k->linear_q8
             : format == WEIGHT_Q8K  ? k->linear_q8k
                                     : k->linear_q4;
-    size_t count = (size_t)ROWS * depth;
+    size_t count = (size_t)rows * depth;
+    f->x = malloc(count * sizeof *f->x);
     for (size_t i = 0; i < count; i++)
         f->x[i] = tiny_float(&r) * (i % 7 == 0 ? 8 : 1);
     for (size_t i = 0; i < sizeof f->bias / sizeof *f->bias; i++)
@@ -85,6 +88,7 @@ static void fixture_fini(struct fixture *f)
     weight_store_fini(&f->store);
     threads_destroy(f->pool);
     free((void *)(uintptr_t)f->view.data);
+    free(f->x);
     free(f->act_mem);
     free(f->act.f);
     free(f->act.h);
@@ -186,7 +190,7 @@ START_TEST(linear_values_and_bits)
             (quantised(formats[format].format) && shapes[s][1] % Q_BLOCK))
             continue;
         fixture_init(&f, k, formats[format].format, formats[format].type, shapes[s][0],
-                     shapes[s][1]);
+                     shapes[s][1], ROWS);
         check_shape(&f);
         fixture_fini(&f);
     }
@@ -201,7 +205,7 @@ START_TEST(linear_bias_and_add)
     static struct fixture f;
     int format = _i / N_ISAS;
     uint32_t depth = matrix_row_bytes(formats[format].type, 96) ? 96 : 256;
-    fixture_init(&f, k, formats[format].format, formats[format].type, 32, depth);
+    fixture_init(&f, k, formats[format].format, formats[format].type, 32, depth, ROWS);
     for (int how = 1; how < 4; how++) {
         float c[5][PANEL + GUARD];
         for (int r = 0; r < 5; r++)
@@ -218,38 +222,88 @@ START_TEST(linear_bias_and_add)
 }
 END_TEST
 
+/* More rows than a kernel takes at once, deeper than it goes at once: passes and chunks give the
+ * bits of few rows. A set's integers may go two ways; AMX's are AVX-512's. */
+START_TEST(linear_many_rows)
+{
+    enum { MANY = 290, DEPTH = 2112 };
+    static const uint32_t counts[] = {289, 260, 257, 193, 130, 129, 128, 97, 96, 47, 33, 25, 24, 23};
+    const struct kernels *k = isa_kernels(_i % N_ISAS), *same = NULL;
+    if (!k)
+        return;
+    static struct fixture f;
+    int format = _i / N_ISAS;
+    fixture_init(&f, k, formats[format].format, formats[format].type, PANEL, DEPTH, MANY);
+    if (strcmp(k->isa, "amx") == 0 && quantised(f.w->format))
+        same = kernels_select("avx512");
+    static float all[MANY][PANEL + GUARD], some[MANY][PANEL + GUARD];
+    memset(all, 0xff, sizeof all);
+    struct linear_args a = args_at(&f, 0, 0, MANY, all[0]);
+    f.fn(&a);
+    check_values(&f, all[0], 0, 0, false, false);
+    check_values(&f, all[MANY - 1], 0, MANY - 1, false, false);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        memset(some, 0xff, sizeof some);
+        a = args_at(&f, 0, MANY - counts[i], counts[i], some[0]);
+        f.fn(&a);
+        ck_assert_msg(memcmp(some, all[MANY - counts[i]], counts[i] * sizeof *some) == 0,
+                      "%s: format %d: the last %u rows differ", k->isa, f.w->format, counts[i]);
+    }
+    for (uint32_t r = 0; r < MANY; r += 17) {
+        memset(some, 0xff, sizeof some[0]);
+        a = args_at(&f, 0, r, 1, some[0]);
+        f.fn(&a);
+        ck_assert_msg(memcmp(some[0], all[r], sizeof some[0]) == 0, "%s: format %d: row %u differs",
+                      k->isa, f.w->format, r);
+    }
+    if (same) {
+        memset(some, 0xff, sizeof some);
+        a = args_at(&f, 0, 0, MANY, some[0]);
+        (f.w->format == WEIGHT_Q8 ? same->linear_q8
+         : f.w->format == WEIGHT_Q8K ? same->linear_q8k
+                                     : same->linear_q4)(&a);
+        ck_assert_msg(memcmp(some, all, sizeof all) == 0, "format %d: not AVX-512's bits",
+                      f.w->format);
+    }
+    fixture_fini(&f);
+}
+END_TEST
+
 /* The largest integers on both sides: no accumulator may saturate. */
 START_TEST(linear_extremes)
 {
     const struct kernels *k = isa_kernels(_i);
     if (!k)
         return;
-    enum { K = 1024 };
+    enum { K = 1024, M = 32 };
     static const int corner[][2] = {{127, 127}, {-127, -128}, {127, -128}, {-127, 127}};
     for (int c = 0; c < 4; c++) {
-        int8_t q[K];
-        float d[K / Q_BLOCK], ds[K / Q_BLOCK], out[PANEL];
-        int32_t s[K / Q_BLOCK];
+        static int8_t q[M * K];
+        float d[M * K / Q_BLOCK], ds[M * K / Q_BLOCK], out[M * PANEL];
+        int32_t s[M * K / Q_BLOCK];
         static _Alignas(64) uint8_t w[K / Q_BLOCK * Q8K_BLOCK_BYTES];
         uint16_t one = f16_from_f32(1), zero = 0;
         memset(q, corner[c][0], sizeof q);
-        for (int b = 0; b < K / Q_BLOCK; b++) {
+        for (int b = 0; b < M * K / Q_BLOCK; b++) {
             d[b] = 1;
             ds[b] = 0;
             s[b] = -128 * Q_BLOCK * corner[c][0];
+        }
+        for (int b = 0; b < K / Q_BLOCK; b++) {
             uint8_t *p = w + b * Q8_BLOCK_BYTES;
             memset(p, corner[c][1] + 128, PANEL * Q_BLOCK);
             for (int i = 0; i < PANEL; i++)
                 memcpy(p + PANEL * Q_BLOCK + 2 * i, &one, 2);
         }
-        struct linear_args a = {.w = w, .k = K, .m = 1, .c = out, .ldc = PANEL};
+        struct linear_args a = {.w = w, .k = K, .m = M, .c = out, .ldc = PANEL};
         a.a = (struct act){.q = q, .d = d, .s = s, .ds = ds};
         k->linear_q8(&a);
-        for (int i = 0; i < PANEL; i++)
+        for (int i = 0; i < M * PANEL; i++)
             ck_assert_float_eq(out[i], (float)(K * corner[c][0] * corner[c][1]));
-        int32_t halves[2 * K / Q_BLOCK];
+        int32_t halves[2 * M * K / Q_BLOCK];
+        for (int b = 0; b < 2 * M * K / Q_BLOCK; b++)
+            halves[b] = -128 * (Q_BLOCK / 2) * corner[c][0];
         for (int b = 0; b < K / Q_BLOCK; b++) {
-            halves[2 * b] = halves[2 * b + 1] = -128 * (Q_BLOCK / 2) * corner[c][0];
             uint8_t *p = w + b * Q8K_BLOCK_BYTES;
             memset(p, corner[c][1] + 128, PANEL * Q_BLOCK);
             for (int i = 0; i < 3 * PANEL; i++)
@@ -257,7 +311,7 @@ START_TEST(linear_extremes)
         }
         a.a.s = halves;
         k->linear_q8k(&a);
-        for (int i = 0; i < PANEL; i++)
+        for (int i = 0; i < M * PANEL; i++)
             ck_assert_float_eq(out[i], (float)(K * corner[c][0] * corner[c][1]));
         for (int b = 0; b < K / Q_BLOCK; b++) {
             uint8_t *p = w + b * Q4_BLOCK_BYTES;
@@ -268,7 +322,7 @@ START_TEST(linear_extremes)
             }
         }
         k->linear_q4(&a);
-        for (int i = 0; i < PANEL; i++)
+        for (int i = 0; i < M * PANEL; i++)
             ck_assert_float_eq(out[i], (float)(K * corner[c][0] * 15));
     }
 }
@@ -281,6 +335,7 @@ Suite *test_suite(void)
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, linear_values_and_bits, 0, N_FORMATS * N_ISAS);
     tcase_add_loop_test(tc, linear_bias_and_add, 0, N_FORMATS * N_ISAS);
+    tcase_add_loop_test(tc, linear_many_rows, 0, 4 * N_ISAS); /* F32, BF16, Q8, Q4 */
     tcase_add_loop_test(tc, linear_extremes, 0, N_ISAS);
     suite_add_tcase(s, tc);
     return s;
