@@ -10,8 +10,8 @@
 #include "kernels/exp2_avx512.h"
 
 #define MR       12 /* rows of a call */
-#define AHEAD    4 /* sub-blocks: 16 KB with a head of 64 */
-#define FEW_ROWS 6 /* up to so many rows a pass over K and V is bound by memory */
+#define AHEAD    4  /* sub-blocks: 16 KB with a head of 64 */
+#define FEW_ROWS 6  /* up to so many rows a pass over K and V is bound by memory */
 
 void attention_load_q_avx512(const float *q, float scale, size_t head_dim, void *out)
 {

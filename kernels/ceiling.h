@@ -19,8 +19,9 @@ struct ceilings {
 };
 
 struct ceiling;
-/* isa: of the kernels that will be measured, "amx", "avx512", "avx2" or "c". cpu_time: by the CPU time of
- * the calling thread, for a pool of one thread. Takes 1 GiB of memory; NULL when there is none. */
+/* isa: of the kernels that will be measured, "amx", "avx512", "avx2" or "c". cpu_time: by the CPU
+ * time of the calling thread, for a pool of one thread. Takes 1 GiB of memory; NULL when there is
+ * none. */
 struct ceiling *ceiling_create(const char *isa, struct threads *pool, bool cpu_time);
 void ceiling_destroy(struct ceiling *c);
 /* The best of many short runs, some tenths of a second. */

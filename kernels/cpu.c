@@ -76,7 +76,8 @@ static bool create_scratch(struct cpu_backend *b)
     size_t expanded = d->kv_format == KV_INT8 ? attention_expanded_bytes(d->head_dim) : 0;
     size_t size = head + few_bytes + norm_bytes + expanded;
     size = (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    size_t heads = (size_t)d->n_heads * d->head_dim, out = b->kernels->rows * CPU_HELP_UNITS * PANEL;
+    size_t heads = (size_t)d->n_heads * d->head_dim,
+           out = b->kernels->rows * CPU_HELP_UNITS * PANEL;
     size_t out_bytes = (out > heads ? out : heads) * sizeof(float);
     size_t table_bytes = (b->base.args.table_stride * sizeof(uint32_t) + ALIGN - 1) / ALIGN * ALIGN;
     b->n_scratch = threads_count(b->pool) + threads_helpers(b->pool);
@@ -118,7 +119,8 @@ static bool create_memory(struct cpu_backend *b)
     b->hidden_mem = mem_huge(b->hidden_bytes);
     if (!b->hidden_mem)
         return false;
-    memset(b->hidden_mem, 0, b->hidden_bytes);memset(b->act_mem, 0, b->act_bytes);
+    memset(b->hidden_mem, 0, b->hidden_bytes);
+    memset(b->act_mem, 0, b->act_bytes);
     cpu_act_carve(&b->hidden, b->hidden_mem, d->max_rows, ffn);
     cpu_replay_init(b);
     return create_scratch(b);
@@ -131,7 +133,8 @@ static const struct kernels *select_kernels(const struct backend_options *o, cha
     bool from_env = strcmp(isa, "auto") == 0 && env && *env;
     if (from_env)
         isa = env;
-    if (strcmp(isa, "auto") && strcmp(isa, "amx") && strcmp(isa, "avx512") && strcmp(isa, "avx2") && strcmp(isa, "c")) {
+    if (strcmp(isa, "auto") && strcmp(isa, "amx") && strcmp(isa, "avx512") && strcmp(isa, "avx2") &&
+        strcmp(isa, "c")) {
         snprintf(err, errlen, "%s \"%s\" is unknown (auto, amx, avx512, avx2, c)",
                  from_env ? "BATON_ISA" : "isa", isa);
         return NULL;

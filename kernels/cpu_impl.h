@@ -6,7 +6,7 @@
 #include "kernels/backend_impl.h"
 #include "kernels/cpu.h"
 
-#define CPU_FEW_ROWS 4  /* up to so many rows every thread prepares the activations by itself */
+#define CPU_FEW_ROWS 4   /* up to so many rows every thread prepares the activations by itself */
 #define CPU_ROWS     256 /* most rows of a tile: see struct kernels */
 
 #define CPU_HELP_UNITS 32 /* most panels (or gate and up pairs) of a helper's tile */

@@ -31,7 +31,8 @@
 
 KERNELS_TABLE(c, c, c, .rows = 96, .bf16_act = false, KV_APPEND(c), ATTENTION(&attention_c, NULL));
 #ifdef __x86_64__
-KERNELS_TABLE(avx2, avx2, avx2, .rows = 96, .bf16_act = false, KV_APPEND(c), ATTENTION(&attention_avx2, NULL));
+KERNELS_TABLE(avx2, avx2, avx2, .rows = 96, .bf16_act = false, KV_APPEND(c),
+              ATTENTION(&attention_avx2, NULL));
 KERNELS_TABLE(avx512, avx512, avx512, .rows = 96, .bf16_act = true, .quant_bf16 = quant_bf16_avx512,
               KV_APPEND(avx512), ATTENTION(&attention_avx512, &attention_int8_avx512));
 KERNELS_TABLE(amx, amx, avx512, .rows = 256, .bf16_act = true, .quant_bf16 = quant_bf16_avx512,

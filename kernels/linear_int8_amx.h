@@ -3,8 +3,8 @@
  * A product takes one block of 32 k. Its integers are exact, and what follows (to float, times both
  * scales, added in the order of blocks) is what the AVX-512 kernel does: the bits are the same, so
  * the number of rows may choose between them. The weights are brought into signed bytes once per
- * panel, for all rows: a kernel file declares BLOCK_BYTES, SCALES_AT (within a block), MINIMUM where
- * blocks have one, and defines expand().
+ * panel, for all rows: a kernel file declares BLOCK_BYTES, SCALES_AT (within a block), MINIMUM
+ * where blocks have one, and defines expand().
  *
  * A micro tile is up to 16 rows x 16 columns: 16 float accumulators. While a block's integers are
  * scaled, which bounds the kernel (three or four instructions a row on two ports, 24 or 32 cycles
@@ -22,13 +22,13 @@
 
 /* A micro tile over a chunk of K. */
 struct micro_tile {
-    const int8_t *x;          /* activations of its first row */
-    const float *d, *ds;      /* their scales and scaled sums */
-    int8_t *w;                /* weights as signed bytes */
-    const uint8_t *packed;    /* and where they come from, for the first micro tile; or NULL */
-    const uint8_t *scales;    /* of the weights */
+    const int8_t *x;               /* activations of its first row */
+    const float *d, *ds;           /* their scales and scaled sums */
+    int8_t *w;                     /* weights as signed bytes */
+    const uint8_t *packed;         /* and where they come from, for the first micro tile; or NULL */
+    const uint8_t *scales;         /* of the weights */
     const int8_t *x_next, *w_next; /* of the micro tile behind it */
-    float (*sum)[PANEL];      /* so far, of its first row; first, last: chunk of K */
+    float (*sum)[PANEL];           /* so far, of its first row; first, last: chunk of K */
     bool first, last;
     uint32_t row, from; /* first of its rows, and first that it keeps */
     size_t col;         /* 0 or 16 */

@@ -6,14 +6,14 @@
 /* Tiles are zero: the products take the same time whatever they multiply. */
 #define PEAK_LOOP(product)                                                                         \
     tiles_shape(TILES_FULL, TILE_ROWS);                                                            \
-    TILE_ZERO(0);                                                                                 \
-    TILE_ZERO(1);                                                                                 \
-    TILE_ZERO(2);                                                                                 \
-    TILE_ZERO(3);                                                                                 \
-    TILE_ZERO(4);                                                                                 \
-    TILE_ZERO(5);                                                                                 \
-    TILE_ZERO(6);                                                                                 \
-    TILE_ZERO(7);                                                                                 \
+    TILE_ZERO(0);                                                                                  \
+    TILE_ZERO(1);                                                                                  \
+    TILE_ZERO(2);                                                                                  \
+    TILE_ZERO(3);                                                                                  \
+    TILE_ZERO(4);                                                                                  \
+    TILE_ZERO(5);                                                                                  \
+    TILE_ZERO(6);                                                                                  \
+    TILE_ZERO(7);                                                                                  \
     for (size_t r = 0; r < n; r++) {                                                               \
         product(0, 4, 6);                                                                          \
         product(1, 4, 7);                                                                          \

@@ -47,9 +47,9 @@ static inline void tiles_shape(enum tiles_layout layout, uint32_t rows)
                      :                                                                             \
                      : "r"((void *)(to)), "r"((size_t)(stride))                                    \
                      : "memory")
-#define TILE_ZERO(t)          __asm__ volatile("tilezero %%tmm" #t ::)
-#define TILE_BF16(c, a, b)    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-#define TILE_SIGNED(c, a, b)  __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define TILE_ZERO(t)         __asm__ volatile("tilezero %%tmm" #t ::)
+#define TILE_BF16(c, a, b)   __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define TILE_SIGNED(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 /* Rows 0..m - 1 in equal tiles, so that one shape does for all: the last one reaches back over rows
  * that the one before it has done, and leaves those alone. */

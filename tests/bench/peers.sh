@@ -34,6 +34,10 @@ llama() {
         tar xzf "$peers/download/llama_cpp_python-$llama_version.tar.gz" -C "$source" --strip-components=1
     fi
     say "building llama.cpp in $build (ten minutes of two cores)"
+    # gcc before 13 drops stores in front of AMX loads, and llama.cpp's kernels then die of SIGILL.
+    if grep -qw amx_tile /proc/cpuinfo && [ "$(gcc -dumpversion | cut -d. -f1)" -lt 13 ] && command -v clang++ >/dev/null; then
+        export CC=clang CXX=clang++
+    fi
     cmake -S "$source/vendor/llama.cpp" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
         -DGGML_BLAS=OFF -DGGML_OPENMP=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \
         -DLLAMA_BUILD_EXAMPLES=OFF -DBUILD_SHARED_LIBS=ON >"$peers/llama.log"

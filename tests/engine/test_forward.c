@@ -22,8 +22,8 @@ static const struct tolerance exact = {0.06, 0.25, 0.1}, bf16 = {0.1, 0.4, 0.2},
 
 static const struct {
     const char *backend, *isa, *weights;
-} paths[] = {{"ref", "auto", "auto"},  {"cpu", "c", "f32"},  {"cpu", "avx2", "f32"},
-             {"cpu", "avx512", "f32"}, {"cpu", "c", "auto"}, {"cpu", "avx2", "auto"},
+} paths[] = {{"ref", "auto", "auto"},   {"cpu", "c", "f32"},   {"cpu", "avx2", "f32"},
+             {"cpu", "avx512", "f32"},  {"cpu", "c", "auto"},  {"cpu", "avx2", "auto"},
              {"cpu", "avx512", "auto"}, {"cpu", "amx", "auto"}};
 #define N_PATHS ((int)(sizeof paths / sizeof paths[0]))
 

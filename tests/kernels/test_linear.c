@@ -227,7 +227,8 @@ END_TEST
 START_TEST(linear_many_rows)
 {
     enum { MANY = 290, DEPTH = 2112 };
-    static const uint32_t counts[] = {289, 260, 257, 193, 130, 129, 128, 97, 96, 47, 33, 25, 24, 23};
+    static const uint32_t counts[] = {289, 260, 257, 193, 130, 129, 128,
+                                      97,  96,  47,  33,  25,  24,  23};
     const struct kernels *k = isa_kernels(_i % N_ISAS), *same = NULL;
     if (!k)
         return;
@@ -259,7 +260,7 @@ START_TEST(linear_many_rows)
     if (same) {
         memset(some, 0xff, sizeof some);
         a = args_at(&f, 0, 0, MANY, some[0]);
-        (f.w->format == WEIGHT_Q8 ? same->linear_q8
+        (f.w->format == WEIGHT_Q8    ? same->linear_q8
          : f.w->format == WEIGHT_Q8K ? same->linear_q8k
                                      : same->linear_q4)(&a);
         ck_assert_msg(memcmp(some, all, sizeof all) == 0, "format %d: not AVX-512's bits",
