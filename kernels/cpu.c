@@ -119,8 +119,10 @@ static bool create_memory(struct cpu_backend *b)
     b->hidden_mem = mem_huge(b->hidden_bytes);
     if (!b->hidden_mem)
         return false;
-    memset(b->hidden_mem, 0, b->hidden_bytes);
+    /* Touched from end to end, for huge pages: rows are far apart, and a first step that touches
+     * them here and there gets small ones. */
     memset(b->act_mem, 0, b->act_bytes);
+    memset(b->hidden_mem, 0, b->hidden_bytes);
     cpu_act_carve(&b->hidden, b->hidden_mem, d->max_rows, ffn);
     cpu_replay_init(b);
     return create_scratch(b);
