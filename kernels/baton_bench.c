@@ -639,6 +639,12 @@ int main(int argc, char **argv)
     ceiling_line("gemm_bf16", bench.ceilings.bf16, "GFLOP/s");
     ceiling_line("gemm_int8", bench.ceilings.int8, "GOP/s");
     ceiling_line("gemm_f32", bench.ceilings.f32, "GFLOP/s");
+    if (o.engine) {
+        struct ceilings again;
+        ceiling_reread(r.ceiling, r.info.weight_bytes);
+        ceiling_measure(r.ceiling, &again);
+        ceiling_line("reread", again.read, "GB/s"); /* of as much as all weights: from caches? */
+    }
     fflush(stdout);
     if (o.kernels)
         bench_kernels(&bench);

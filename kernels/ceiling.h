@@ -24,6 +24,9 @@ struct ceiling;
  * none. */
 struct ceiling *ceiling_create(const char *isa, struct threads *pool, bool cpu_time);
 void ceiling_destroy(struct ceiling *c);
+/* From now on the rate of reading is the better one of that stream and of reading so many bytes
+ * again and again: caches may hold all weights of a small model. */
+void ceiling_reread(struct ceiling *c, size_t bytes);
 /* The best of many short runs, some tenths of a second. */
 void ceiling_measure(struct ceiling *c, struct ceilings *out);
 /* The best of a few: some hundredths. */
