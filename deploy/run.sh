@@ -43,7 +43,7 @@ cat <<END
   Baton answers at http://127.0.0.1:$port (OpenAI API). Try, in another terminal:
 
   curl -N http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' -d '{
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
     "temperature": 0, "stream": true}'
 
   Logs: $state/*.log     Stop: Ctrl-C

@@ -7,8 +7,9 @@
  * where blocks have one, and defines expand().
  *
  * A micro tile is up to 16 rows x 16 columns: 16 float accumulators. While a block's integers are
- * scaled, which bounds the kernel (three or four instructions a row on two ports, 24 or 32 cycles
- * to the product's 16), the next block is multiplied. */
+ * scaled, which bounds the kernel (three or four instructions a row, for which a core has one port
+ * while tiles are multiplied: 48 or 64 cycles to the product's 16), the next block is multiplied.
+ */
 #ifndef BATON_KERNELS_LINEAR_INT8_AMX_H
 #define BATON_KERNELS_LINEAR_INT8_AMX_H
 
@@ -51,8 +52,8 @@ INLINE __m512 halves(const uint8_t *p)
         TILE_STORE(c, to, TILE_BYTES);                                                             \
     } while (0)
 
-/* Float r of 16 with a stride, from three of its multiples: addresses that one instruction can
- * form. */
+/* Float r of 16 with a stride, from four of its multiples: addresses that one instruction can form.
+ */
 struct strided {
     const float *low, *high; /* of row 0 and of row 8 */
     size_t s1, s3, s5, s7;
@@ -164,6 +165,7 @@ INLINE void micro(const int mr, const struct linear_args *a, const struct micro_
     case rows:                                                                                     \
         micro(rows, a, t, n, c, f);                                                                \
         break;
+/* mr: 11 (of 33 rows in three tiles) is the least that LEAST_ROWS and more come to. */
 static void micro_rows(uint32_t mr, const struct linear_args *a, const struct micro_tile *t,
                        size_t n, int32_t (*c)[TILE_ROWS][16], struct fetch *f)
 {

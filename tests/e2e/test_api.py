@@ -9,7 +9,7 @@ import pytest
 
 from conftest import chat, wait_for
 
-GOLDEN_FRANCE = "The capital of France is Paris."
+GOLDEN_JAPAN = "The capital of Japan is Tokyo."
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def ask(client, model, text, **kw):
 
 
 def test_openai_chat(client, model):
-    r = ask(client, model, "What is the capital of France?")
-    assert r.choices[0].message.content == GOLDEN_FRANCE
+    r = ask(client, model, "What is the capital of Japan?")
+    assert r.choices[0].message.content == GOLDEN_JAPAN
     assert r.choices[0].finish_reason == "stop"
     assert r.usage.prompt_tokens == 37 and r.usage.completion_tokens == 8
     assert r.usage.total_tokens == 45
@@ -37,14 +37,14 @@ def test_openai_chat(client, model):
 
 def test_openai_chat_stream(client, model):
     text, finish, usage = "", [], None
-    for e in ask(client, model, "What is the capital of France?", stream=True,
+    for e in ask(client, model, "What is the capital of Japan?", stream=True,
                  stream_options={"include_usage": True}):
         if e.choices:
             text += e.choices[0].delta.content or ""
             finish += [e.choices[0].finish_reason] if e.choices[0].finish_reason else []
         else:
             usage = e.usage
-    assert text == GOLDEN_FRANCE and finish == ["stop"] and usage.completion_tokens == 8
+    assert text == GOLDEN_JAPAN and finish == ["stop"] and usage.completion_tokens == 8
 
 
 def test_openai_models(client, model):
@@ -140,7 +140,7 @@ def test_stream_options_without_stream(solo):
 
 
 def test_max_tokens_one(solo):
-    s, r = chat(solo, "What is the capital of France?", max_tokens=1)
+    s, r = chat(solo, "What is the capital of Japan?", max_tokens=1)
     assert s == 200 and r["choices"][0]["message"]["content"] == "The"
     assert r["choices"][0]["finish_reason"] == "length" and r["usage"]["completion_tokens"] == 1
     solo.settle()
@@ -148,8 +148,8 @@ def test_max_tokens_one(solo):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_string_over_tokens(solo, stream):
-    body = {"messages": [{"role": "user", "content": "What is the capital of France?"}],
-            "temperature": 0, "stop": ["nce is P", "zzz"]}
+    body = {"messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+            "temperature": 0, "stop": ["pan is T", "zzz"]}
     if stream:
         ev = [e for e in solo.stream("/v1/chat/completions", body) if e != "[DONE]"]
         text = "".join(e["choices"][0]["delta"].get("content", "") for e in ev)
@@ -157,18 +157,18 @@ def test_stop_string_over_tokens(solo, stream):
     else:
         c = solo.post("/v1/chat/completions", body)[1]["choices"][0]
         text, finish = c["message"]["content"], c["finish_reason"]
-    assert text == "The capital of Fra" and finish == "stop"
+    assert text == "The capital of Ja" and finish == "stop"
     solo.settle()
 
 
 def test_held_back_tail_comes(solo):
-    s, r = chat(solo, "What is the capital of France?", stop=["Paris.!"])
-    assert r["choices"][0]["message"]["content"] == GOLDEN_FRANCE
+    s, r = chat(solo, "What is the capital of Japan?", stop=["Tokyo.!"])
+    assert r["choices"][0]["message"]["content"] == GOLDEN_JAPAN
 
 
 @pytest.mark.parametrize("parts,same", [
-    ([{"type": "text", "text": "What is the capital of France?"}], True),
-    ([{"type": "text", "text": "What is the capital"}, {"type": "text", "text": "of France?"}], False)])
+    ([{"type": "text", "text": "What is the capital of Japan?"}], True),
+    ([{"type": "text", "text": "What is the capital"}, {"type": "text", "text": "of Japan?"}], False)])
 def test_text_parts(solo, parts, same):
     s, r = chat(solo, parts)
     assert s == 200 and (r["usage"]["prompt_tokens"] == 37) == same
@@ -254,15 +254,15 @@ def test_prompt_lists(solo):
 
 
 def test_chat_logprobs(solo):
-    s, r = chat(solo, "What is the capital of France?", logprobs=True, top_logprobs=3)
+    s, r = chat(solo, "What is the capital of Japan?", logprobs=True, top_logprobs=3)
     items = r["choices"][0]["logprobs"]["content"]
-    assert "".join(i["token"] for i in items) == GOLDEN_FRANCE
+    assert "".join(i["token"] for i in items) == GOLDEN_JAPAN
     for i in items:
         assert i["logprob"] <= 0 and len(i["top_logprobs"]) == 3
         assert i["top_logprobs"][0]["token"] == i["token"]
         assert bytes(i["bytes"]).decode() == i["token"]
     ev = solo.stream("/v1/chat/completions", {
-        "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+        "messages": [{"role": "user", "content": "What is the capital of Japan?"}], "temperature": 0,
         "logprobs": True, "top_logprobs": 3})
     streamed = [i for e in ev if e != "[DONE]" and e["choices"][0]["logprobs"]
                 for i in e["choices"][0]["logprobs"]["content"]]

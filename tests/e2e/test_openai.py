@@ -11,8 +11,8 @@ from openai.types.responses import Response
 from conftest import Cluster, running
 from test_thinking import template  # noqa: F401  (a fixture)
 
-FRANCE = "What is the capital of France?"
-GOLDEN_FRANCE = "The capital of France is Paris."
+JAPAN = "What is the capital of Japan?"
+GOLDEN_JAPAN = "The capital of Japan is Tokyo."
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +89,18 @@ class City(pydantic.BaseModel):
 
 
 def test_chat(both, model):
-    kw = dict(model=model, messages=user(FRANCE), temperature=0)
+    kw = dict(model=model, messages=user(JAPAN), temperature=0)
     r = both("chat.completions.create", **kw)
-    assert r.choices[0].message.content == GOLDEN_FRANCE and r.choices[0].finish_reason == "stop"
+    assert r.choices[0].message.content == GOLDEN_JAPAN and r.choices[0].finish_reason == "stop"
     events = both("chat.completions.create", **kw, stream=True, stream_options={"include_usage": True})
-    assert "".join(e.choices[0].delta.content or "" for e in events if e.choices) == GOLDEN_FRANCE
+    assert "".join(e.choices[0].delta.content or "" for e in events if e.choices) == GOLDEN_JAPAN
     assert events[-1].usage.total_tokens == r.usage.total_tokens
 
 
 def test_chat_stream_helper(both, model):
-    with both.sync.chat.completions.stream(model=model, messages=user(FRANCE), temperature=0) as s:
+    with both.sync.chat.completions.stream(model=model, messages=user(JAPAN), temperature=0) as s:
         text = "".join(e.delta for e in s if e.type == "content.delta")
-        assert text == s.get_final_completion().choices[0].message.content == GOLDEN_FRANCE
+        assert text == s.get_final_completion().choices[0].message.content == GOLDEN_JAPAN
 
 
 def test_completion(both, model):
@@ -137,10 +137,10 @@ def test_chat_parse(both, model):
 
 
 def test_response(both, model):
-    r = both("responses.create", model=model, input=FRANCE, temperature=0)
-    assert r.output_text == GOLDEN_FRANCE and r.status == "completed" and r.model == model
+    r = both("responses.create", model=model, input=JAPAN, temperature=0)
+    assert r.output_text == GOLDEN_JAPAN and r.status == "completed" and r.model == model
     assert r.store is False and r.previous_response_id is None and r.error is None and r.incomplete_details is None
-    chat = both.sync.chat.completions.create(model=model, messages=user(FRANCE), temperature=0)
+    chat = both.sync.chat.completions.create(model=model, messages=user(JAPAN), temperature=0)
     assert (r.usage.input_tokens, r.usage.output_tokens) == (chat.usage.prompt_tokens, chat.usage.completion_tokens)
     assert [i.type for i in r.output] == ["message"] and r.output[0].status == "completed"
     Response.model_validate(r.model_dump(), strict=False)
@@ -156,49 +156,49 @@ def test_response_repeats_the_request(both, model):
 
 
 def test_response_instructions_are_a_system_message(both, model):
-    a = both.sync.responses.create(model=model, instructions="Speak like a pirate.", input=FRANCE, temperature=0, max_output_tokens=16)
+    a = both.sync.responses.create(model=model, instructions="Speak like a pirate.", input=JAPAN, temperature=0, max_output_tokens=16)
     b = both.sync.chat.completions.create(model=model, temperature=0, max_tokens=16,
-                                          messages=[{"role": "system", "content": "Speak like a pirate."}, *user(FRANCE)])
+                                          messages=[{"role": "system", "content": "Speak like a pirate."}, *user(JAPAN)])
     assert a.output_text == b.choices[0].message.content and a.usage.input_tokens == b.usage.prompt_tokens
 
 
 def test_response_stream(both, model):
-    events = both("responses.create", model=model, input=FRANCE, temperature=0, stream=True)
+    events = both("responses.create", model=model, input=JAPAN, temperature=0, stream=True)
     kinds = [e.type.removeprefix("response.") for e in events]
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
     assert set(kinds[4:-4]) == {"output_text.delta"}
     assert [e.sequence_number for e in events] == list(range(len(events)))
-    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == GOLDEN_FRANCE
-    whole = both.sync.responses.create(model=model, input=FRANCE, temperature=0)
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == GOLDEN_JAPAN
+    whole = both.sync.responses.create(model=model, input=JAPAN, temperature=0)
     assert Both.plain(events[-1].response) == Both.plain(whole)
     assert {getattr(e, "item_id", events[2].item.id) for e in events} == {events[2].item.id}
 
 
 def test_response_stream_helper(both, model):
-    with both.sync.responses.stream(model=model, input=FRANCE, temperature=0) as s:
+    with both.sync.responses.stream(model=model, input=JAPAN, temperature=0) as s:
         deltas = [e for e in s if e.type == "response.output_text.delta"]
-        assert deltas[-1].snapshot == s.get_final_response().output_text == GOLDEN_FRANCE
+        assert deltas[-1].snapshot == s.get_final_response().output_text == GOLDEN_JAPAN
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_response_cut(both, model, stream):
-    r = both("responses.create", model=model, input=FRANCE, temperature=0, max_output_tokens=3, stream=stream)
+    r = both("responses.create", model=model, input=JAPAN, temperature=0, max_output_tokens=3, stream=stream)
     if stream:
         assert r[-1].type == "response.incomplete"
         r = r[-1].response
     assert r.status == "incomplete" and r.incomplete_details.reason == "max_output_tokens" and r.usage.output_tokens == 3
-    assert r.output[-1].status == "incomplete" and GOLDEN_FRANCE.startswith(r.output_text)
+    assert r.output[-1].status == "incomplete" and GOLDEN_JAPAN.startswith(r.output_text)
 
 
 def test_response_conversation(both, model):
     """A whole conversation is sent back, as nothing is stored."""
-    first = both.sync.responses.create(model=model, input=FRANCE, temperature=0)
-    turns = [*user(FRANCE), *first.output, *user("And of Italy?")]
+    first = both.sync.responses.create(model=model, input=JAPAN, temperature=0)
+    turns = [*user(JAPAN), *first.output, *user("And of Italy?")]
     a = both("responses.create", model=model, temperature=0, max_output_tokens=16,
              input=[t if isinstance(t, dict) else t.model_dump(exclude_none=True) for t in turns])
     b = both.sync.chat.completions.create(model=model, temperature=0, max_tokens=16, messages=[
-        *user(FRANCE), {"role": "assistant", "content": GOLDEN_FRANCE}, *user("And of Italy?")])
+        *user(JAPAN), {"role": "assistant", "content": GOLDEN_JAPAN}, *user("And of Italy?")])
     assert a.output_text == b.choices[0].message.content
 
 
@@ -249,10 +249,10 @@ def test_response_parse(both, model):
 
 
 def test_response_logprobs(both, model):
-    r = both("responses.create", model=model, input=FRANCE, temperature=0, top_logprobs=2, include=["message.output_text.logprobs"])
+    r = both("responses.create", model=model, input=JAPAN, temperature=0, top_logprobs=2, include=["message.output_text.logprobs"])
     items = r.output[0].content[0].logprobs
-    assert "".join(i.token for i in items) == GOLDEN_FRANCE and all(len(i.top_logprobs) == 2 for i in items)
-    events = both("responses.create", model=model, input=FRANCE, temperature=0, top_logprobs=2, stream=True)
+    assert "".join(i.token for i in items) == GOLDEN_JAPAN and all(len(i.top_logprobs) == 2 for i in items)
+    events = both("responses.create", model=model, input=JAPAN, temperature=0, top_logprobs=2, stream=True)
     streamed = [i for e in events if e.type == "response.output_text.delta" for i in e.logprobs]
     assert [(i.token, i.logprob) for i in streamed] == [(i.token, i.logprob) for i in items]
 

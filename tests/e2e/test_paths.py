@@ -52,8 +52,8 @@ def test_a_path_is_itself_whatever_n(solo):
 
 
 def test_greedy_paths_are_equal(solo):
-    s, r = chat(solo, "What is the capital of France?", n=3)
-    assert s == 200 and {c["message"]["content"] for c in r["choices"]} == {"The capital of France is Paris."}
+    s, r = chat(solo, "What is the capital of Japan?", n=3)
+    assert s == 200 and {c["message"]["content"] for c in r["choices"]} == {"The capital of Japan is Tokyo."}
 
 
 def test_several_prompts(solo):

@@ -31,4 +31,4 @@ def test_curl(solo, command):
         return
     events = [line[6:] for line in p.stdout.splitlines() if line.startswith("data: ")]
     text = "".join(json.loads(e)["choices"][0]["delta"].get("content") or "" for e in events[:-1])
-    assert events[-1] == "[DONE]" and text == "The capital of France is Paris."
+    assert events[-1] == "[DONE]" and text == "The capital of Japan is Tokyo."

@@ -56,7 +56,7 @@ def test_repetition_penalty_of_one_and_zero_penalties_change_nothing(solo):
 
 
 def test_min_tokens(solo):
-    body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+    body = {"messages": [{"role": "user", "content": "What is the capital of Japan?"}], "temperature": 0}
     short = solo.post("/v1/chat/completions", {**body, "max_tokens": 40})[1]["usage"]["completion_tokens"]
     s, r = solo.post("/v1/chat/completions", {**body, "max_tokens": 40, "min_tokens": short + 10})
     assert s == 200 and short + 10 <= r["usage"]["completion_tokens"] <= 40
@@ -121,8 +121,8 @@ def test_truncate_prompt_tokens(solo):
 
 
 def test_continue_final_message(solo):
-    talk = [{"role": "user", "content": "What is the capital of France?"}]
-    whole = chat(solo, "What is the capital of France?")[1]["choices"][0]["message"]["content"]
+    talk = [{"role": "user", "content": "What is the capital of Japan?"}]
+    whole = chat(solo, "What is the capital of Japan?")[1]["choices"][0]["message"]["content"]
     s, r = solo.post("/v1/chat/completions", {
         "messages": talk + [{"role": "assistant", "content": "The capital of"}], "temperature": 0,
         "continue_final_message": True})
