@@ -10,6 +10,7 @@
 #include "kernels/cpu.h"
 #include "kernels/exp2_avx512.h"
 
+#define MR        12 /* rows of a call */
 #define FEW_ROWS  6
 #define INT_MAX_F 32767.0f
 
@@ -50,7 +51,7 @@ INLINE void score_pair(const int n, const bool ahead, const float (*q)[HEAD_DIM_
                        const uint8_t *k0, const uint8_t *k1, const uint8_t *a0, const uint8_t *a1,
                        size_t head_dim, float *s)
 {
-    __m512i acc[12][2];
+    __m512i acc[MR][2];
 #pragma GCC unroll 12
     for (int r = 0; r < n; r++)
         acc[r][0] = acc[r][1] = _mm512_setzero_si512();
@@ -245,4 +246,4 @@ static void values(unsigned n, float (*o)[HEAD_DIM_MAX], const float (*p)[ATTENT
 #undef CASE
 }
 
-const struct attention_kernel attention_int8_avx512 = {12, load_q, scores, softmax, values};
+const struct attention_kernel attention_int8_avx512 = {MR, load_q, scores, softmax, values};

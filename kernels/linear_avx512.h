@@ -43,6 +43,12 @@ INLINE struct fetch fetch_begin(const struct linear_args *a, size_t panel, uint3
     return (struct fetch){(const char *)a->w + panel, (lines + steps * over - 1) / (steps * over)};
 }
 
+/* 16 scales, fp16, aligned to 32. */
+INLINE __m512 halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
+}
+
 /* 16 columns of a row, from column `col` on. */
 INLINE void linear_finish_half(const struct linear_args *a, uint32_t row, size_t col, __m512 v)
 {

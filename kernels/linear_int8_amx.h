@@ -38,11 +38,6 @@ struct micro_tile {
 /* A block's weights as signed bytes, [k/4][32][4]. */
 INLINE void expand(const uint8_t *from, int8_t *to);
 
-INLINE __m512 halves(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
-}
-
 #define PRODUCT(c, ta, tb, x, w, k_row, to)                                                        \
     do {                                                                                           \
         TILE_ZERO(c);                                                                              \

@@ -28,11 +28,6 @@ INLINE void quad(const int mr, const int8_t *x, size_t k_row, __m512i w0, __m512
     }
 }
 
-INLINE __m512 halves(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
-}
-
 INLINE void micro(const int mr, const struct linear_args *a, uint32_t row, struct fetch *f)
 {
     const uint32_t blocks = a->k / Q_BLOCK;

@@ -50,8 +50,7 @@ INLINE void micro(const int mr, const struct linear_args *a, uint32_t row, struc
         }
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
-            const uint8_t *scales = w + PANEL * Q_BLOCK + 32 * v;
-            __m512 dw = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)scales));
+            __m512 dw = halves(w + PANEL * Q_BLOCK + 32 * v);
 #pragma GCC unroll 6
             for (int r = 0; r < mr; r++) {
                 __m512 both = _mm512_mul_ps(dw, _mm512_set1_ps(d[(size_t)r * blocks + b]));

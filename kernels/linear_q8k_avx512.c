@@ -10,11 +10,6 @@ INLINE void dot(__m512i *acc, __m512i w, __m512i x)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*acc) : "v"(w), "v"(x));
 }
 
-INLINE __m512 halves(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
-}
-
 /* 16 k of all rows: their integers, then into the sums. s: where the accumulators start. */
 INLINE void sixteen(const int mr, const int8_t *x, size_t k_row, const uint8_t *w, const int32_t *s,
                     size_t s_row, const float *d, size_t d_row, const uint8_t *scales,

@@ -1,5 +1,6 @@
 /* Whole passes over a small random model: against the reference, and against themselves cut in
  * other ways, with paging, several sequences and a KV pool full of NaN. */
+#include "tests/kernels/isas.h"
 #include "tests/kernels/tiny.h"
 
 static const struct tiny_shape shapes[] = {
@@ -19,9 +20,6 @@ static const struct tiny_shape shapes[] = {
      96, 40, 32, true, true, true, KV_INT8},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
-
-static const char *const isas[] = {"c", "avx2", "avx512", "amx"};
-#define N_ISAS (sizeof isas / sizeof *isas)
 
 /* Prompts that cross sub-blocks, blocks and the 256-key tile, odd and even, then decode steps. */
 static const struct tiny_segment script[][3] = {

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "kernels/cpu.h"
 #include "kernels/threads.h"
+#include "tests/kernels/isas.h"
 #include "tests/kernels/tiny.h"
 
 static struct threads *pool(int n, int helpers)
@@ -260,7 +261,6 @@ static const struct {
 /* Tiles are redone and dropped as it happens; the logits and all KV must not tell. */
 START_TEST(helpers_same_bits)
 {
-    static const char *const isas[] = {"c", "avx2", "avx512", "amx"};
 #ifdef __SANITIZE_THREAD__
     printf("SKIP helpers_same_bits: late helpers read what they then throw away\n");
     return;
@@ -300,7 +300,7 @@ Suite *test_suite(void)
     tcase_add_test(tc, helpers_stopped_while_they_write);
     tcase_add_test(tc, helpers_leave_other_jobs_alone);
     tcase_add_test(tc, helpers_refuse_bad_input);
-    tcase_add_loop_test(tc, helpers_same_bits, 0, 12);
+    tcase_add_loop_test(tc, helpers_same_bits, 0, 3 * N_ISAS);
     suite_add_tcase(s, tc);
     return s;
 }

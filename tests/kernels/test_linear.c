@@ -28,7 +28,6 @@ struct fixture {
     struct weight *w;
     linear_fn fn;
     struct matrix_view view;
-    uint32_t rows;
     float *x; /* [rows][k] */
     float bias[96 + PANEL];
     struct act act;
@@ -40,23 +39,27 @@ static bool quantised(enum weight_format f)
     return f == WEIGHT_Q8 || f == WEIGHT_Q4 || f == WEIGHT_Q8K;
 }
 
+static linear_fn linear_of(const struct kernels *k, enum weight_format format)
+{
+    return format == WEIGHT_F32    ? k->linear_f32
+           : format == WEIGHT_BF16 ? k->linear_bf16
+           : format == WEIGHT_Q8   ? k->linear_q8
+           : format == WEIGHT_Q8K  ? k->linear_q8k
+                                   : k->linear_q4;
+}
+
 static void fixture_init(struct fixture *f, const struct kernels *k, enum weight_format format,
                          uint32_t type, uint32_t n, uint32_t depth, uint32_t rows)
 {
     char err[100];
     struct tiny_random r = {.key = n * 1000 + depth};
     f->kernels = k;
-    f->rows = rows;
     f->store = (struct weight_store){0};
     ck_assert_ok(threads_create(1, NULL, &f->pool, err, sizeof err));
     f->view = tiny_matrix(&r, type, n, depth, 1);
     ck_assert_ok(weight_create(&f->store, f->pool, &f->view, 1, format, false, false, &f->w));
     ck_assert_int_eq(f->w->format, format);
-    f->fn = format == WEIGHT_F32    ? k->linear_f32
-            : format == WEIGHT_BF16 ? k->linear_bf16
-            : format == WEIGHT_Q8   ? k->linear_q8
-            : format == WEIGHT_Q8K  ? k->linear_q8k
-                                    : k->linear_q4;
+    f->fn = linear_of(k, format);
     size_t count = (size_t)rows * depth;
     f->x = malloc(count * sizeof *f->x);
     for (size_t i = 0; i < count; i++)
@@ -260,9 +263,7 @@ START_TEST(linear_many_rows)
     if (same) {
         memset(some, 0xff, sizeof some);
         a = args_at(&f, 0, 0, MANY, some[0]);
-        (f.w->format == WEIGHT_Q8    ? same->linear_q8
-         : f.w->format == WEIGHT_Q8K ? same->linear_q8k
-                                     : same->linear_q4)(&a);
+        linear_of(same, f.w->format)(&a);
         ck_assert_msg(memcmp(some, all, sizeof all) == 0, "format %d: not AVX-512's bits",
                       f.w->format);
     }
